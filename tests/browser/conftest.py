@@ -13,6 +13,7 @@ import pytest
 
 from ullage.answers.block_kinds import Block
 from ullage.answers.html import render_page
+from ullage.explain.moments.levels import find_levels
 from ullage.report.page.payload import Finding, SnapshotPage, map_of
 from ullage.trace.model import Category
 from ullage.trace.replay import replay
@@ -58,6 +59,7 @@ def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapsho
                 f"{name}.pickle",
                 snapshot,
                 lives,
+                find_levels(lives),
                 category=(lives.blocks.stack % len(Category)).astype(np.uint8),
                 is_guess=True,
                 module=numbers % 5,

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from ullage.answers.block_kinds import Headline, Note, Tone
-from ullage.explain.moments.levels import find_levels
 from ullage.report.page.payload import SnapshotPage
 from ullage.units import format_bytes
 
@@ -33,7 +32,7 @@ def test_every_recording_opens_and_draws(opened: Open, page_of: PageOf, name: st
     page = opened(name)
     assert page.num_colors("canvas.map") >= 3
     assert page.num_colors("canvas.strip") >= 2
-    peak = int(find_levels(page_of(name).replay).allocated_bytes.max())
+    peak = int(page_of(name).levels.allocated_bytes.max())
     if not page_of(name).replay.contradictions:
         assert f"peak {format_bytes(peak)} live" in page.page.inner_text("#facts")
     for tab in ("timeline", "peak", "segments", "findings"):
@@ -55,7 +54,7 @@ def test_the_columns_arrive_as_they_were(opened: Open, page_of: PageOf) -> None:
 
 @pytest.mark.parametrize("name", [TRAINING, "roy_train256_ring", "bol_xl_fwd512"])
 def test_levels_are_those_of_the_trace(opened: Open, page_of: PageOf, name: str) -> None:
-    levels = find_levels(page_of(name).replay)
+    levels = page_of(name).levels
     page, choose = opened(name), random.Random(0)
     events = [choose.randrange(-1, page_of(name).replay.num_events) for _ in range(200)]
     live = "argument.map((e) => panel.timeline.levels.after(e).reduce((a, b) => a + b, 0))"
@@ -65,7 +64,7 @@ def test_levels_are_those_of_the_trace(opened: Open, page_of: PageOf, name: str)
 
 
 def test_the_highest_and_lowest_of_any_range_are_found(opened: Open, page_of: PageOf) -> None:
-    allocated = find_levels(page_of(TRAINING).replay).allocated_bytes
+    allocated = page_of(TRAINING).levels.allocated_bytes
     choose = random.Random(0)
     ranges = []
     for _ in range(300):
@@ -203,7 +202,7 @@ def test_a_search_for_a_module_finds_its_blocks(opened: Open, page_of: PageOf) -
 
 @pytest.mark.parametrize("by", ["module", "stack", "group"])
 def test_the_tiles_of_the_peak_come_to_the_peak(opened: Open, page_of: PageOf, by: str) -> None:
-    peak = int(find_levels(page_of(TRAINING).replay).allocated_bytes.max())
+    peak = int(page_of(TRAINING).levels.allocated_bytes.max())
     page = opened(TRAINING)
     page.page.click("[data-tab=peak]")
     page.page.select_option("#tile-by", by)
@@ -315,7 +314,7 @@ def test_devices_are_looked_at_one_at_a_time(opened: Open, page_of: PageOf) -> N
         page.page.select_option("#run", str(number))
         page.settle()
         assert page.page.locator(".panel:visible").count() == 1
-        levels = find_levels(page_of(name).replay)
+        levels = page_of(name).levels
         assert f"peak {format_bytes(int(levels.allocated_bytes.max()))}" in page.page.inner_text(
             "#facts"
         )

@@ -1,4 +1,4 @@
-"""The page of a run on the phantom: its verdict, and its GPU's capacity wherever bytes are drawn."""
+"""The page of a run on the phantom: its verdict, and the line at which its GPU is full."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ RED_ROW = """(name) => {
   const red = parseColor(getComputedStyle(document.documentElement).getPropertyValue("--red"));
   const counts = new Array(height).fill(0);
   for (let i = 0; i < data.length; i += 4)
-    if (red.every((part, n) => Math.abs(part - data[i + n]) < 3)) counts[Math.floor(i / 4 / width)] += 1;
+    if (red.every((part, n) => Math.abs(part - data[i + n]) < 3))
+      counts[Math.floor(i / 4 / width)] += 1;
   const most = Math.max(...counts);
   return [counts.indexOf(most) / height, most / width];
 }"""

@@ -13,11 +13,11 @@ import pytest
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 
-# What a verb reads of its section and says at the terminal needs these packages, and none of pages,
-# plots, other verbs' answers, searches or plans.
+# What a verb says at the terminal needs these packages, and none of pages, plots, other verbs'
+# answers, searches or plans; where no ullage.toml is found, nothing that reads one.
 OF_ALL = {
-    "answers", "api", "cli", "configuration", "errors", "files", "gpus", "native", "printable",
-    "protocol", "units",
+    "answers", "api", "cli", "configuration.owners", "configuration.project_file", "errors",
+    "files", "gpus", "native", "printable", "protocol", "units",
 }  # fmt: skip
 MAY_LOAD = {
     "run": OF_ALL | {

@@ -73,7 +73,7 @@ class Note:
 
     Attributes:
         indent: blanks before its first line.
-        hang: blanks before its other lines; None: they begin where the medium's lines do.
+        hang: blanks before its other lines; None: as many as before the first.
         margin: columns at the right that stay empty, where it has a hang.
         lead: what stands before it, such as the code of a finding.
         is_apart: whether a blank line comes before it.

@@ -34,9 +34,9 @@ from ullage.version import __version__
 
 # The map's, in the order of their dependencies.
 _SCRIPTS: Final = (
-    "format.js", "unpack.js", "run.js", "levels.js", "draw_gl.js", "draw_pixels.js", "map.js",
-    "timeline.js", "panel.js", "treemap.js", "segments.js", "time.js", "search.js", "details.js",
-    "page.js", "open.js",
+    "format.js", "scale.js", "unpack.js", "run.js", "levels.js", "draw_gl.js", "draw_pixels.js",
+    "map.js", "timeline.js", "panel.js", "treemap.js", "segments.js", "time.js", "search.js",
+    "details.js", "page.js", "open.js",
 )  # fmt: skip
 _WHERE: Final = " The whole answer is in this file as JSON, in the element <code>document</code>."
 _NUMBER: Final = ' class="number"'
@@ -64,6 +64,9 @@ def render_page(
         for block in maps
         for packed in block.devices
     ]
+    has_plots = any(isinstance(block, Plot) for block in shown)
+    styles = ["style.css", "blocks.css", *["plot.css"] * has_plots]
+    styles.append("map.css" if maps else "page.css")
     how = "comparison" if any(block.is_comparison for block in maps) else "devices"
     # Replaced from the end to the beginning, so that no marker is searched for in inserted text.
     parts = {
@@ -76,7 +79,7 @@ def render_page(
         "<!--heading-->": escape(title),
         "<!--how-->": how,
         "/*theme*/": _asset("theme.js"),
-        "/*style*/": "".join(map(_asset, ("style.css", "page.css", *["map.css"] * bool(maps)))),
+        "/*style*/": "".join(map(_asset, styles)),
         "<!--title-->": escape(f"{title}: {verdict}" if verdict and not maps else title),
         "<!--refresh-->": f'<meta http-equiv="refresh" content="{refresh_s}">' * bool(refresh_s),
     }
@@ -107,8 +110,8 @@ def _element(block: Shown) -> str:
             return ""
         case Note(text, tone, hang=hang, lead=lead, is_apart=is_apart):
             code = "" if lead is None else f"<b{_class(lead.tone)}>{escape(lead.text)}</b> "
-            above = 0.7 * is_apart
-            place = f' style="margin:{above:g}em 0 0 {max(hang or 0, block.indent)}ch"'
+            above, left = 0.7 * is_apart, max(hang or 0, block.indent)
+            place = f' style="margin:{above:g}em 0 0 min({left}ch,{left}vw)"'
             return f"<p{_class(tone)}{place}>{code}{escape(text)}</p>"
         case Lines(lines):
             return f"<pre>{escape(chr(10).join(lines))}</pre>"
@@ -134,7 +137,7 @@ def _table(table: Table) -> Iterator[str]:
 def _row(table: Table, cells: Sequence[Cell], tone: Tone, tag: str) -> str:
     texts = [
         f"<{tag}{_NUMBER if column.is_right else ''}>{_cell(cell)}</{tag}>"
-        for cell, column in zip(cells, table.columns, strict=False)
+        for cell, column in zip([*cells, *[""] * len(table.columns)], table.columns, strict=False)
     ]
     return f"<tr{_class(tone)}>{''.join(texts)}</tr>"
 

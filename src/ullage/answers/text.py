@@ -113,8 +113,10 @@ def _parts(block: Shown, width: int, bar: str) -> Iterator[RenderableType]:
 
 
 def _note(note: Note, width: int) -> Text:
-    text, margin = " " * note.indent + note.text, " " * (note.hang or 0)
-    if note.hang is not None:
+    is_wrapped, overflow = note.overflow is Overflow.WRAP, _OVERFLOWS.get(note.overflow)
+    hang = note.indent or None if note.hang is None and is_wrapped else note.hang
+    text, margin = " " * note.indent + note.text, " " * (hang or 0)
+    if hang is not None:
         lines = textwrap.wrap(
             note.text, width - note.margin, subsequent_indent=margin,
             initial_indent=margin if note.lead else " " * note.indent,
@@ -124,7 +126,6 @@ def _note(note: Note, width: int) -> Text:
         if len(lines) > most:
             lines = [*lines[: most - 1], f"{lines[most - 1][: width - 4]} ..."]
         text = "\n".join(lines)
-    is_wrapped, overflow = note.overflow is Overflow.WRAP, _OVERFLOWS.get(note.overflow)
     shown = Text("\n" * note.is_apart, no_wrap=not is_wrapped, overflow=overflow)
     if note.lead is not None:
         lead = f"{' ' * note.indent}{note.lead.text}"

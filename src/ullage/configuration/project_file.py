@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.configuration.owners import refuse_foreign
-from ullage.configuration.tables import Source
 from ullage.errors import SpecError
 from ullage.files import is_file
 from ullage.parsing import parse_toml, read_bounded
 from ullage.printable import printable
 from ullage.protocol.plain import Misfit, show
+
+if TYPE_CHECKING:
+    from ullage.configuration.tables import Source
 
 CONFIG_NAME = "ullage.toml"
 PROJECT_NAME = "pyproject.toml"
@@ -79,14 +82,16 @@ def read_configuration(path: Path) -> tuple[Source, Mapping[str, Any]]:
     Raises:
         SpecError: it cannot be read, or it is not TOML.
     """
+    from ullage.configuration.tables import Source  # most directories have no such file
+
     try:
-        text = read_bounded(path)
+        source = Source(path.absolute(), read_bounded(path))
     except UnicodeDecodeError as error:
         raise SpecError(f"{str(path)!r} cannot be read: it is not UTF-8 ({error})") from None
     except (OSError, ValueError) as error:
         raise SpecError(f"{str(path)!r} cannot be read: {error}") from None
     try:
-        document = Source(path.absolute(), text).parse()
+        document = source.parse()
     except ValueError as error:
         raise SpecError(f"{printable(path.name)}: {_explain_syntax(str(error))}") from None
     around = _AROUND if path.name == PROJECT_NAME else ()
@@ -94,9 +99,9 @@ def read_configuration(path: Path) -> tuple[Source, Mapping[str, Any]]:
     for depth, key in enumerate(around, start=1):
         table = table.get(key, {}) if isinstance(table, dict) else table
         if not isinstance(table, dict):
-            with Source(path.absolute(), text).at(*around[:depth]):
+            with source.at(*around[:depth]):
                 raise Misfit(f"is {show(table)}; expected a table: {_TABLE}")
-    return Source(path.absolute(), text, around), table if isinstance(table, dict) else {}
+    return replace(source, around=around), table if isinstance(table, dict) else {}
 
 
 def _explain_syntax(message: str) -> str:

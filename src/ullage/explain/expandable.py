@@ -14,8 +14,9 @@ from ullage.trace.addresses import platform_of
 from ullage.trace.blocks import held_before
 from ullage.trace.replay import Replay
 from ullage.trace.requests import find_requests
-from ullage.trace.rules import BY_ADDRESS, BY_AGE, ORDERS, make_settings, read_settings
+from ullage.trace.rules import ORDERS, make_settings, read_settings
 from ullage.trace.snapshot import Snapshot
+from ullage.trace.ties import BY_ADDRESS, BY_AGE
 
 
 def measure_expandable(snapshot: Snapshot, replay: Replay, device: int) -> int | None:

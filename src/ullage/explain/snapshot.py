@@ -18,9 +18,9 @@ from ullage.explain.log import Log, read_log
 from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.growth import (
     Growth,
-    StepLevels,
+    SiteLevels,
     find_growth,
-    find_step_levels,
+    find_site_levels,
     has_no_end,
 )
 from ullage.explain.moments.levels import Levels, find_levels
@@ -63,7 +63,7 @@ class DeviceSnapshot:
         modules_at_peak: likewise; empty where ullage did not record the run.
         fragmentation: when the most was reserved, or where it ran out of memory.
         course: what the program was doing when.
-        step_levels: what each site held after each step.
+        site_levels: what each site held after each step.
         growth: what piles up.
         spike: what lives briefly and lifts the peak.
         shortage: the last request that failed, and why; None where none did.
@@ -81,7 +81,7 @@ class DeviceSnapshot:
     modules_at_peak: tuple[ModuleShare, ...]
     fragmentation: Fragmentation
     course: Course
-    step_levels: StepLevels
+    site_levels: SiteLevels
     growth: tuple[Growth, ...]
     spike: Spike | None
     shortage: Shortage | None
@@ -153,9 +153,9 @@ def _explain_device(
     is_live = replayed.blocks.is_live(peak)
     oom = _find_out_of_memory(snapshot, index, match.record if match else None)
     moment = levels.peak_reserved_event if oom is None else oom[0]
-    step_levels = find_step_levels(replayed, sites, course)
+    site_levels = find_site_levels(replayed, sites, course)
     lay = find_fragmentation(replayed, moment, find_private(snapshot, replayed, index))
-    growth = find_growth(replayed, sites, course, step_levels)
+    growth = find_growth(replayed, sites, course, site_levels)
     totals = _totals_of(match, index)
     shortage = None
     if oom is not None:
@@ -179,7 +179,7 @@ def _explain_device(
         modules_at_peak=share_by_module(owners.modules, is_live, replayed.blocks.size_bytes),
         fragmentation=lay,
         course=course,
-        step_levels=step_levels,
+        site_levels=site_levels,
         growth=growth,
         spike=find_spike(replayed, levels),
         shortage=shortage,

@@ -13,7 +13,7 @@ from ullage.gpus.gpu import EstimateOnlyGpu, Gpu, Segment, TensorRates
 from ullage.units import GB, GIB, KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _UNIFIED_PARTS: Final = (3, 4)  # Metal's recommendedMaxWorkingSetSize of larger machines
 
@@ -51,13 +51,13 @@ class _Reading(NamedTuple):
 
 
 def make_gpu(
-    row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]], rules: Mapping[str, Any]
+    row: Mapping[str, Any], row_of: Callable[[str], Mapping[str, Any]], rules: Mapping[str, Any]
 ) -> Gpu:
     """Makes the GPU of a row.
 
     Args:
         row: a row of the tables, with the segment of its file.
-        rows: all rows by slug, because a total can be taken from other rows.
+        row_of: the row of a slug, because a total can be taken from other rows.
         rules: the rules in catalog.toml.
     """
     limits = {k: v for k, v in rules["capability"][row["capability"]].items() if k != "source"}
@@ -76,7 +76,7 @@ def make_gpu(
         tensor_ops_per_s=_tensor_rates(row, figures, rules),
         **limits,
         **figures,
-        **_total(row, rows),
+        **_total(row, row_of),
         **_context(resident, rules["context"]),
     )
 
@@ -96,10 +96,10 @@ def _context(resident_threads: int, rule: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _total(row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _total(row: Mapping[str, Any], row_of: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
     total = row["total"]
     siblings = total.get("as", [])
-    readings = _sibling_readings(row, rows) if siblings else _readings(total)
+    readings = [*_sibling_readings(row, row_of)] if siblings else _readings(total)
     value = min(reading.value for reading in readings) // MIB * MIB
     return {
         "total_bytes": value if siblings else readings[0].value,
@@ -113,19 +113,18 @@ def _total(row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> dic
 
 
 def _sibling_readings(
-    row: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]
-) -> list[_Reading]:
+    row: Mapping[str, Any], row_of: Callable[[str], Mapping[str, Any]]
+) -> Iterator[_Reading]:
     """The readings of similar GPUs, scaled to this GPU's size and widened by 1 % of it."""
     size = _nominal_bytes(row)
-    return [
-        _Reading(
-            reading.value * size // _nominal_bytes(rows[slug]),
-            reading.low * size // _nominal_bytes(rows[slug]) - size // 100,
-            min(reading.high * size // _nominal_bytes(rows[slug]) + size // 100, size),
-        )
-        for slug in row["total"]["as"]
-        for reading in _readings(rows[slug]["total"])
-    ]
+    for sibling in map(row_of, row["total"]["as"]):
+        own = _nominal_bytes(sibling)
+        for reading in _readings(sibling["total"]):
+            yield _Reading(
+                reading.value * size // own,
+                reading.low * size // own - size // 100,
+                min(reading.high * size // own + size // 100, size),
+            )
 
 
 def _nominal_bytes(row: Mapping[str, Any]) -> int:

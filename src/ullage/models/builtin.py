@@ -5,6 +5,7 @@ find_model("llama-3.1-8b").config.number("hidden_size")     # 4096
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +17,7 @@ from ullage.errors import SpecError
 from ullage.models.config import Config
 
 _FILES: Final = ("builtin.toml", "images.toml")
+_NAME: Final = re.compile(r"^\[\"?([^\"\]]+)\"?\]$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +39,27 @@ class BuiltIn:
     note: str = ""
 
 
-@cache
 def load_models() -> dict[str, BuiltIn]:
     """All of them, by name."""
+    return {name: _read_model(name) for name in _table_texts()}
+
+
+@cache
+def _table_texts() -> dict[str, str]:
+    """The text of each model's table, by name: only the one that is asked for is parsed."""
     folder = Path(__file__).parent
-    rows = [
-        row for name in _FILES for row in tomllib.loads((folder / name).read_text("utf-8")).items()
-    ]
-    return {
-        name: BuiltIn(
-            name,
-            row["source"],
-            row.get("parameters"),
-            Config(name, row["config"]),
-            row.get("note", ""),
-        )
-        for name, row in rows
-    }
+    texts = {}
+    for file in _FILES:
+        _, *parts = _NAME.split((folder / file).read_text("utf-8"))
+        texts |= dict(zip(parts[::2], parts[1::2], strict=True))
+    return texts
+
+
+@cache
+def _read_model(name: str) -> BuiltIn:
+    row = tomllib.loads(_table_texts()[name])
+    config = Config(name, row["config"])
+    return BuiltIn(name, row["source"], row.get("parameters"), config, row.get("note", ""))
 
 
 def find_model(name: str) -> BuiltIn:
@@ -62,10 +68,12 @@ def find_model(name: str) -> BuiltIn:
     Raises:
         SpecError: there is none; the error names what is close.
     """
-    models = load_models()
     key = name.lower()
+    if key in _table_texts():
+        return _read_model(key)
+    models = load_models()
     for model in models.values():
-        if key in (model.name, model.source.lower(), model.source.lower().partition("/")[2]):
+        if key in (model.source.lower(), model.source.lower().partition("/")[2]):
             return model
     close = get_close_matches(key, models, n=3, cutoff=0.4)
     all_of_them = "`ullage estimate --models` lists them"

@@ -47,10 +47,9 @@ def find_config(model: str) -> Found:
     if count is not None:
         number = int(float(count[1]) * _UNITS[count[2].upper()])
         return Found(Config(model, {"model_type": COUNTED, "num_parameters": number}), "")
-    known = load_models()
     is_repository = _REPOSITORY.fullmatch(model) is not None
     if is_repository and model.lower() not in {
-        built_in.source.lower() for built_in in known.values()
+        built_in.source.lower() for built_in in load_models().values()
     }:
         return _from_hub(model)
     match = find_model(model)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ullage.errors import EnvironmentProblem
 from ullage.phantom.elf import read_exports, read_imports, read_needed
+from ullage.trace.ties import FIRST_BY_AGE
 
 # What the names of NVIDIA's functions begin with. "cu" alone would also catch LAPACK's cungqr_.
 SYMBOL_PREFIXES = (
@@ -107,8 +108,6 @@ class TorchBuild:
     @property
     def chooses_by_address(self) -> bool:
         """True if the allocator takes the lowest of free blocks of a size, as before 2.13."""
-        from ullage.estimate.training.torch_version import FIRST_BY_AGE
-
         return self.release is not None and self.release < FIRST_BY_AGE
 
     def preloaded(self, library_dir: Path) -> tuple[Path, ...]:

@@ -11,13 +11,16 @@ record is the number of events of its process before a moment, with those that a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ullage.errors import SnapshotError
 from ullage.trace.model import EventKind, Int64Array, Record, UInt32Array
-from ullage.trace.segment_lives import SegmentLives
+
+if TYPE_CHECKING:
+    from ullage.trace.segment_lives import SegmentLives
 
 BoolArray = npt.NDArray[np.bool_]
 

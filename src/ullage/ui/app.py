@@ -178,7 +178,8 @@ def _load_assets() -> dict[str, tuple[bytes, str]]:
     own = files("ullage.ui") / "assets"
     assets = [file for file in own.iterdir() if Path(file.name).suffix in _TYPES]
     shared = files("ullage.answers") / "assets"
-    assets += [shared / name for name in ("style.css", "theme.js", "format.js")]
+    names = ("style.css", "theme.js", "format.js", "scale.js", "timeline.js")
+    assets += [shared / name for name in names]
     loaded = {
         f"/assets/{file.name}": (file.read_bytes(), _TYPES[Path(file.name).suffix])
         for file in assets

@@ -29,8 +29,9 @@ from ullage.protocol.run import Platform
 from ullage.protocol.variables import RECORD
 from ullage.trace.reader import parse_record
 from ullage.trace.requests import Requests
-from ullage.trace.rules import BY_ADDRESS, BY_AGE, ORDERS, AllocatorOutcome, AllocatorSettings
+from ullage.trace.rules import ORDERS, AllocatorOutcome, AllocatorSettings
 from ullage.trace.snapshot import Snapshot
+from ullage.trace.ties import BY_ADDRESS, BY_AGE
 from ullage.whatif.settings import (
     UnknownSettingError,
     is_no_limit,

@@ -40,7 +40,7 @@ def read_page(tmp_path: Path, name: str) -> SnapshotPage:
     snapshot = read_snapshot(path)
     lives = replay(snapshot)
     codes = (lives.blocks.stack % len(Category)).astype(np.uint8)
-    return SnapshotPage(name, snapshot, lives, category=codes)
+    return SnapshotPage(name, snapshot, lives, find_levels(lives), category=codes)
 
 
 def test_folded_stacks_come_to_the_peak(tmp_path: Path) -> None:

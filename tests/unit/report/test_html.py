@@ -30,6 +30,7 @@ from ullage.answers.block_kinds import (
 )
 from ullage.answers.html import _SCRIPTS, render_page
 from ullage.clock.step_time import StepTime
+from ullage.explain.moments.levels import find_levels
 from ullage.explain.moments.step_levels import StepLevels
 from ullage.report.page.columns import Packing
 from ullage.report.page.groups import name_groups
@@ -73,7 +74,8 @@ def make_page(replay: Replay, **changes: Any) -> SnapshotPage:
         (no_events(),), segments, blocks, (), segments, blocks, stacks, ((0, 0),), ("",), {}, (),
         None, {},
     )  # fmt: skip
-    return SnapshotPage(**{"title": "run", "snapshot": snapshot, "replay": replay, **changes})
+    read = {"snapshot": snapshot, "replay": replay, "levels": find_levels(replay)}
+    return SnapshotPage(**{"title": "run", **read, **changes})
 
 
 def render_map(*pages: SnapshotPage, title: str = "", is_comparison: bool = False) -> str:
@@ -144,7 +146,8 @@ def test_a_title_is_no_place_for_the_parts_of_the_page() -> None:
 def test_every_script_is_used_and_none_ends_the_element() -> None:
     assets = files("ullage.answers") / "assets"
     pages = {
-        "page.html", "blocks.html", "map.html", "style.css", "page.css", "map.css", "theme.js",
+        "page.html", "blocks.html", "map.html", "style.css", "blocks.css", "plot.css", "page.css",
+        "map.css", "theme.js",
     }  # fmt: skip
     assert {one.name for one in assets.iterdir()} == {*_SCRIPTS, *pages}
     for name in _SCRIPTS:
@@ -152,7 +155,7 @@ def test_every_script_is_used_and_none_ends_the_element() -> None:
 
 
 def test_what_is_not_data_is_small() -> None:
-    assert len(render_map(make_page(make_replay()))) < 125_000
+    assert len(render_map(make_page(make_replay()))) < 120_000
 
 
 def test_two_runs_are_two_payloads() -> None:

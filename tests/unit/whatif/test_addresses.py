@@ -23,9 +23,10 @@ from ullage.programs.allocator_replay import ATTEMPT
 from ullage.protocol.run import Platform
 from ullage.trace.replay import replay
 from ullage.trace.requests import find_requests
-from ullage.trace.rules import BY_ADDRESS, ORDERS, make_settings, play_requests
+from ullage.trace.rules import ORDERS, make_settings, play_requests
 from ullage.trace.snapshot import Snapshot
 from ullage.trace.snapshot_reader import read_snapshot
+from ullage.trace.ties import BY_ADDRESS
 from ullage.units import GIB, MIB
 from ullage.whatif.replays import Where
 from ullage.whatif.variants import measure_other_order, replay_variants

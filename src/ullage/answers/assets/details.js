@@ -3,30 +3,27 @@
 /** What the colours mean, with the bytes of each after an event. */
 function legendOf(run, levels, event) {
   const bytes = levels.after(event);
-  const total = bytes.reduce((sum, one) => sum + one, 0);
+  const total = sumOf(bytes);
   const rows = run.grouping.groups.map((group, i) => ({ ...group, bytes: bytes[i] }));
   const moment = event === run.header.peak_event ? "At the peak" : `After event ${formatCount(event)}`;
   return [
     makeElement("h2", {}, moment),
     makeElement("table", { class: "legend" },
       ...rows.filter((row) => row.bytes > 0).sort((a, b) => b.bytes - a.bytes).map((row) =>
-        makeElement("tr", {},
-          makeElement("td", {}, swatch(row.color)),
-          makeElement("td", { class: "label", title: row.label }, withoutFolders(row.label)),
-          makeElement("td", { class: "number" }, formatBytes(row.bytes)),
-          makeElement("td", { class: "number" }, `${total ? Math.round((100 * row.bytes) / total) : 0} %`),
-        ),
+        legendRow(row, formatBytes(row.bytes), `${total ? Math.round((100 * row.bytes) / total) : 0} %`),
       ),
-      makeElement("tr", { class: "total" },
-        makeElement("td"), makeElement("td", {}, "live"),
-        makeElement("td", { class: "number" }, formatBytes(total)), makeElement("td"),
-      ),
-      makeElement("tr", {},
-        makeElement("td"), makeElement("td", {}, "reserved"),
-        makeElement("td", { class: "number" }, formatBytes(levels.reservedAfter(event))), makeElement("td"),
-      ),
+      legendRow({ label: "live", class: "total" }, formatBytes(total)),
+      legendRow({ label: "reserved" }, formatBytes(levels.reservedAfter(event))),
     ),
   ];
+}
+
+function legendRow({ color, label, class: kind }, amount, share = "") {
+  return makeElement("tr", { class: kind },
+    makeElement("td", {}, color && swatch(color)),
+    makeElement("td", { class: "label", title: label }, withoutFolders(label)),
+    makeElement("td", { class: "number" }, amount), makeElement("td", { class: "number" }, share),
+  );
 }
 
 /** A call site without the folders of its file, which push the line out of sight. */
@@ -43,7 +40,7 @@ function blockDetails(run, block) {
   const { columns, header } = run;
   const bytes = run.bytes(block);
   const [birth, death] = [run.birth[block], run.death[block]];
-  const group = run.grouping.groups[run.group[block]];
+  const group = run.groupOf(block);
   const span = columns.time ? formatSeconds(run.seconds(death) - run.seconds(birth)) : null;
   const isBefore = birth < 0;
   const isAtEnd = death >= run.numEvents;
@@ -61,11 +58,15 @@ function blockDetails(run, block) {
   if (run.module(block)) rows.push(["module", run.module(block)]);
   return [
     makeElement("h2", {}, swatch(group.color), ` Block of ${formatBytes(bytes)}`),
-    makeElement("dl", {}, ...rows.flatMap(([label, value, title]) => [
-      makeElement("dt", {}, label), makeElement("dd", { title: title ?? value }, value),
-    ])),
+    factList(rows),
     ...stackDetails(run, columns.stack[block]),
   ];
+}
+
+function factList(rows) {
+  return makeElement("dl", {}, ...rows.flatMap(([label, value, title]) => [
+    makeElement("dt", {}, label), makeElement("dd", { title: title ?? value }, value),
+  ]));
 }
 
 /** A stack, innermost first; the frames of torch and C++ are folded unless there are no others. */

@@ -62,6 +62,10 @@ function parseColor(text) {
   return [number >> 16, (number >> 8) & 255, number & 255];
 }
 
+const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+const sumOf = (values) => values.reduce((sum, value) => sum + value, 0);
+
 /** The first place in a sorted array whose value is not below the given one. */
 function lowerBound(values, value, low = 0, high = values.length) {
   while (low < high) {

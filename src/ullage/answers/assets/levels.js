@@ -31,6 +31,14 @@ class Levels {
     this.reserved = findReserved(run);
   }
 
+  get colors() {
+    return this.run.grouping.groups.map((group) => group.color);
+  }
+
+  get highestBytes() {
+    return Math.max(this.peakBytes, this.reserved.highest);
+  }
+
   get peakBytes() {
     return this.highest[this.pyramid.at(-1).best[0]];
   }
@@ -39,7 +47,7 @@ class Levels {
     const { run, numGroups } = this;
     const now = new Float64Array(numGroups);
     for (let i = 0; i < run.numBlocks && run.birth[i] < 0; i++) now[run.group[i]] += run.bytes(i);
-    let total = now.reduce((sum, bytes) => sum + bytes, 0);
+    let total = sumOf(now);
     for (let bin = 0; bin < this.highest.length; bin++) {
       const first = bin * BIN_POINTS;
       this.atStart.set(now, bin * numGroups); // before its first point's event
@@ -117,6 +125,19 @@ class Levels {
     return lowest;
   }
 
+  /** The first point of each pixel column, and of the one after the last; -1 outside the run. */
+  pointsOf(view, axis, width, points) {
+    const { run } = this;
+    const [low, high] = extentOf(run, axis);
+    const step = (view.x1 - view.x0) / width;
+    for (let column = 0; column <= width; column++) {
+      const x = view.x0 + column * step;
+      const isOutside = x + step < low || x > high;
+      const event = axis === "seconds" ? run.eventAtSeconds(x) : Math.floor(x);
+      points[column] = isOutside ? -1 : clamp(event + 1, 0, run.numEvents);
+    }
+  }
+
   /** Sets what is live now to a point, from where it was or from the beginning of its bin. */
   _goTo(point) {
     const { changes, numGroups, _now: now } = this;
@@ -125,8 +146,7 @@ class Levels {
     if (at < 0 || at > point || point - at >= BIN_POINTS) {
       const bin = Math.floor(point / BIN_POINTS);
       for (let g = 0; g < numGroups; g++) now[g] = this.atStart[bin * numGroups + g];
-      at = bin * BIN_POINTS - 1; // atStart is before the event of its first point
-      if (at < 0) at = 0;
+      at = Math.max(0, bin * BIN_POINTS - 1); // atStart is before the event of its first point
     }
     for (; at < point; at++) {
       if (changes[at] !== 0) now[group[Math.abs(blockOfEvent[at]) - 1]] += changes[at];
@@ -136,7 +156,7 @@ class Levels {
 
   /** Bytes by group right after an event. */
   after(event) {
-    this._goTo(Math.max(0, Math.min(this.numPoints - 1, event + 1)));
+    this._goTo(clamp(event + 1, 0, this.numPoints - 1));
     return Float64Array.from(this._now);
   }
 
@@ -159,4 +179,9 @@ function findReserved(run) {
   let sum = 0;
   const bytes = event.map((one) => (sum += changes.get(one)));
   return { event, bytes, highest: bytes.reduce((a, b) => Math.max(a, b), 0) };
+}
+
+/** Where a run begins and ends on an axis. */
+function extentOf(run, axis) {
+  return axis === "seconds" ? [0, run.seconds(run.numEvents)] : [-1, Math.max(run.numEvents, 0)];
 }

@@ -102,11 +102,9 @@ class MapView {
   }
 
   resize(size) {
-    const ratio = window.devicePixelRatio || 1;
-    const width = Math.max(1, Math.round(size.width * ratio));
-    const height = Math.max(1, Math.round(size.height * ratio));
-    if (this.front.width === width && this.front.height === height) return;
-    for (const canvas of [this.front, this.picture]) Object.assign(canvas, { width, height });
+    if (!fitCanvas(this.front, size)) return;
+    const { width, height } = this.front;
+    Object.assign(this.picture, { width, height });
     this.painter.resize(width, height);
     this.pictureView = null;
     this.job = null;

@@ -1,6 +1,5 @@
 // The page: its views, its tools, the keyboard, and the frames in which it draws.
 
-const THEME_COLORS = ["ground", "segment", "text", "muted", "line", "accent", "red"];
 const FRAME_MS = 1.5; // of script; what is not done by then goes on in the next frame
 const WARM_VIEWS = 40;
 const byId = (id) => document.getElementById(id);
@@ -50,8 +49,8 @@ class Page {
 
   /** One scale of bytes for the timelines of all runs. */
   linkLevels() {
-    const tops = this.shown.map(({ timeline, run }) => scaleTop(timeline.highest, run.header.capacity));
-    for (const { timeline } of this.panels) timeline.topBytes = Math.max(...tops);
+    const top = Math.max(...this.shown.map(({ timeline }) => timeline.ownTopBytes));
+    for (const { timeline } of this.panels) timeline.topBytes = top;
   }
 
   fitView() {
@@ -86,12 +85,12 @@ class Page {
     const span = this.view.x1 - this.view.x0;
     const full = this.domain.x1 - this.domain.x0;
     const least = this.axis === "seconds" ? full * 1e-7 : Math.min(MIN_EVENTS, full);
-    const newSpan = Math.max(least, Math.min(full, span * factor));
+    const newSpan = clamp(span * factor, least, full);
     this.setView(this.view.x0 + around * (span - newSpan), newSpan);
   }
 
   setView(x0, span) {
-    const low = Math.max(this.domain.x0, Math.min(this.domain.x1 - span, x0));
+    const low = clamp(x0, this.domain.x0, this.domain.x1 - span);
     this.view = { x0: low, x1: low + span };
     this.invalidate();
   }
@@ -159,7 +158,7 @@ class Page {
     const left = `calc(var(--gutter) + (100% - var(--gutter)) * ${share})`;
     for (const one of this.panels) one.parts.cursor.style.left = left;
     const { run, timeline } = panel;
-    const live = timeline.levels.after(event).reduce((sum, bytes) => sum + bytes, 0);
+    const live = sumOf(timeline.levels.after(event));
     const parts = [event < 0 ? "before the first event" : `event ${formatCount(event)}`];
     if (run.hasTimes) parts.push(formatSeconds(run.seconds(event), 1e-4));
     parts.push(`${formatBytes(live)} live`, `${formatBytes(timeline.levels.reservedAfter(event))} reserved`);
@@ -239,6 +238,7 @@ class Page {
 
   _fillTools() {
     const { run } = this.panels[0];
+    byId("status").dataset.idle = byId("status").textContent;
     fillSelect("color-by", run.header.groupings.map((grouping, i) => [i, grouping.label]));
     fillSelect("run", this.panels.map((panel, i) => [i, panel.run.header.title]));
     const hasTimes = this.panels.every((panel) => panel.run.hasTimes);
@@ -249,7 +249,7 @@ class Page {
     if (!this.panels.some(({ run }) => run.header.time)) document.querySelector("[role=tab][data-tab=time]").remove();
     document.querySelectorAll("[role=tab]").forEach((button, i) => (button.title = i + 1));
     this.tabs = Array.from(document.querySelectorAll("[role=tab]"), (button) => button.dataset.tab);
-    const count = this.panels.reduce((sum, panel) => sum + panel.run.header.findings.length, 0);
+    const count = sumOf(this.panels.map((panel) => panel.run.header.findings.length));
     byId("finding-count").textContent = count > 0 ? ` (${count})` : "";
     const warnings = this.panels.flatMap((panel) => panel.run.header.contradictions);
     byId("warning").hidden = warnings.length === 0;
@@ -282,10 +282,7 @@ class Page {
   }
 
   applyTheme() {
-    const style = getComputedStyle(document.documentElement);
-    const theme = Object.fromEntries(
-      THEME_COLORS.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
-    );
+    const theme = readTheme();
     for (const panel of this.panels) panel.setTheme(theme);
     for (const { segments, time } of this.views.values()) {
       segments.setTheme(theme);

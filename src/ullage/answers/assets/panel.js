@@ -1,8 +1,6 @@
 // One run over time: the timeline, the map below it on the same axis, their scales, the pointer.
 
 const MIN_EVENTS = 8;
-const LABEL_WIDTH = 130; // of a label on the axis of time, at most
-const SCALE_FONT = "11px system-ui, sans-serif";
 const OUT_OF_MEMORY_COLOR = "#d11f2a";
 
 class Panel {
@@ -15,7 +13,8 @@ class Panel {
       strip: part("strip"), map: part("map"), stripScale: part("strip-scale"),
       mapScale: part("map-scale"), axis: part("axis"), cursor: part("cursor"), name: part("run-name"),
     };
-    this.timeline = new TimelineView(run, this.parts.strip);
+    this.timeline = new Timeline(this.parts.strip, run.header.capacity);
+    this.timeline.show(new Levels(run));
     this.map = new MapView(run, { canvas: this.parts.map, renderer });
     this.selection = null;
     this._listen();
@@ -28,7 +27,7 @@ class Panel {
   }
 
   regroup() {
-    this.timeline.regroup();
+    this.timeline.show(new Levels(this.run));
     this.map.restyle();
     this.setTheme(this.theme);
   }
@@ -78,20 +77,9 @@ class Panel {
   }
 
   _drawAxis(view, axis) {
-    const { context, width, height } = clearScale(this.parts.axis, this.sizes.axis, this.theme);
-    const isSeconds = axis === "seconds";
-    const ticks = makeTicks(view.x0, view.x1, width / LABEL_WIDTH, { isWhole: !isSeconds });
-    context.textAlign = "center";
-    for (const tick of ticks) {
-      const x = ((tick - view.x0) / (view.x1 - view.x0)) * width;
-      context.fillStyle = this.theme.line;
-      context.fillRect(Math.round(x), 0, 1, 5);
-      context.fillStyle = this.theme.muted;
-      const text = isSeconds ? formatSeconds(tick, ticks[1] - ticks[0]) : formatCount(tick);
-      const isAtEnd = x < LABEL_WIDTH / 2 || x > width - LABEL_WIDTH / 2;
-      const half = isAtEnd ? context.measureText(text).width / 2 : 0;
-      context.fillText(text, Math.max(half, Math.min(width - half, x)), height / 2 + 3);
-    }
+    const { context, width } = clearScale(this.parts.axis, this.sizes.axis, this.theme);
+    const isWhole = axis !== "seconds";
+    drawAxis(context, width, view, { theme: this.theme, isWhole, format: isWhole ? formatCount : formatSeconds });
     const mark = (event, color) => {
       const at = ((this.map.xOf(event) - view.x0) / (view.x1 - view.x0)) * width;
       context.fillStyle = color;
@@ -133,9 +121,8 @@ class Panel {
     const { heights } = this.map;
     const span = heights.y1 - heights.y0;
     const limit = this.run.header.total_height * HEADROOM;
-    const newSpan = Math.max(16, Math.min(limit, span * factor));
-    const y0 = heights.y0 + around * (span - newSpan);
-    this.moveHeights(y0, newSpan);
+    const newSpan = clamp(span * factor, 16, limit);
+    this.moveHeights(heights.y0 + around * (span - newSpan), newSpan);
   }
 
   panHeights(share) {
@@ -146,7 +133,7 @@ class Panel {
   moveHeights(y0, span) {
     const limit = Math.max(this.run.header.total_height * HEADROOM, 1);
     const shown = Math.min(span, limit);
-    const low = Math.max(0, Math.min(limit - shown, y0));
+    const low = clamp(y0, 0, limit - shown);
     this.map.heights = { y0: low, y1: low + shown };
     this.page.invalidate();
   }
@@ -157,6 +144,7 @@ class Panel {
     const { width, height } = this.sizes[isMap ? "map" : "strip"];
     let [lastX, lastY, moved] = [event.clientX, event.clientY, 0];
     canvas.setPointerCapture(event.pointerId);
+    const drag = new AbortController();
     const move = (next) => {
       moved += Math.abs(next.clientX - lastX) + Math.abs(next.clientY - lastY);
       if (moved > 3) {
@@ -166,14 +154,12 @@ class Panel {
       [lastX, lastY] = [next.clientX, next.clientY];
     };
     const stop = (last) => {
-      canvas.removeEventListener("pointermove", move);
-      canvas.removeEventListener("pointerup", stop);
-      canvas.removeEventListener("pointercancel", stop);
+      drag.abort();
       if (moved <= 3 && last.type === "pointerup") this._click(last, isMap);
     };
-    canvas.addEventListener("pointermove", move);
-    canvas.addEventListener("pointerup", stop);
-    canvas.addEventListener("pointercancel", stop);
+    for (const [kind, act] of [["pointermove", move], ["pointerup", stop], ["pointercancel", stop]]) {
+      canvas.addEventListener(kind, act, { signal: drag.signal });
+    }
   }
 
   _click(event, isMap) {
@@ -185,7 +171,7 @@ class Panel {
   _eventAt(event) {
     const { x0, x1 } = this.page.view;
     const x = x0 + (event.offsetX / event.currentTarget.clientWidth) * (x1 - x0);
-    return Math.max(-1, Math.min(this.run.numEvents - 1, this.map.eventAt(x)));
+    return clamp(this.map.eventAt(x), -1, this.run.numEvents - 1);
   }
 
   _hover(event, isMap) {
@@ -194,59 +180,5 @@ class Panel {
       panel: this, event: this._eventAt(event), share: event.offsetX / event.currentTarget.clientWidth,
       block: isMap ? this.map.pick(this.page.view, event.offsetX, event.offsetY) : null,
     });
-  }
-}
-
-/** An empty scale canvas of its own size. */
-function clearScale(canvas, { width, height }, theme) {
-  const ratio = window.devicePixelRatio || 1;
-  const size = { width: Math.round(width * ratio), height: Math.round(height * ratio) };
-  if (canvas.width !== size.width || canvas.height !== size.height) Object.assign(canvas, size);
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  if (context.font !== SCALE_FONT) context.font = SCALE_FONT;
-  context.textBaseline = "middle";
-  context.fillStyle = theme.muted;
-  return { context, width, height };
-}
-
-/** The highest bytes of a scale: with what the GPU holds, unless that is far above. */
-function scaleTop(highest, capacity) {
-  return 1.05 * Math.max(highest, capacity && capacity.bytes <= 3 * highest ? capacity.bytes : 0);
-}
-
-/** A line where the GPU is full; a dashed one at the upper edge where that is above the scale. */
-function drawCapacity(context, { width, height, ratio = 1 }, top, capacity, theme) {
-  if (!capacity) return;
-  const isAbove = capacity.bytes > top;
-  const y = isAbove ? 0 : Math.round(height * (1 - capacity.bytes / top));
-  context.fillStyle = theme.red;
-  const dash = isAbove ? 6 * ratio : width;
-  for (let x = 0; x < width; x += 2 * dash) context.fillRect(x, y, dash, Math.max(1, Math.round(1.5 * ratio)));
-  context.font = `${Math.round(11 * ratio)}px system-ui, sans-serif`;
-  context.textAlign = "right";
-  context.textBaseline = "middle";
-  const text = `${capacity.text}${isAbove ? " ↑" : ""}`;
-  const left = width - 12 * ratio - context.measureText(text).width;
-  const below = y + 11 * ratio;
-  context.fillStyle = theme.ground;
-  context.globalAlpha = 0.8;
-  context.fillRect(left, below - 7 * ratio, width - 4 * ratio - left, 14 * ratio);
-  context.globalAlpha = 1;
-  context.fillStyle = theme.red;
-  context.fillText(text, width - 8 * ratio, below);
-}
-
-/** Bytes upward, from low to high. */
-function drawScale({ context, width, height }, low, high, theme) {
-  context.textAlign = "right";
-  for (const tick of makeTicks(low, high, Math.max(3, height / 45), { isBinary: true })) {
-    const y = height - ((tick - low) / (high - low)) * height;
-    if (y < 8) continue;
-    context.fillStyle = theme.line;
-    context.fillRect(width - 5, Math.round(y) - 1, 5, 1);
-    context.fillStyle = theme.muted;
-    context.fillText(formatTick(tick), width - 8, Math.min(height - 6, y));
   }
 }

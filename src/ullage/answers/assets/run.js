@@ -45,6 +45,10 @@ class Run {
     }
   }
 
+  groupOf(block) {
+    return this.grouping.groups[this.group[block]];
+  }
+
   bytes(block) {
     return this.columns.size[block] * this.header.unit_bytes;
   }
@@ -59,9 +63,9 @@ class Run {
   seconds(position) {
     const { time } = this.columns;
     if (!time || time.length === 0) return 0;
-    const event = Math.max(0, Math.min(time.length - 1, Math.floor(position)));
+    const event = clamp(Math.floor(position), 0, time.length - 1);
     const next = time[Math.min(event + 1, time.length - 1)];
-    const part = Math.max(0, Math.min(1, position - event));
+    const part = clamp(position - event, 0, 1);
     return (time[event] + part * (next - time[event])) / 1e6;
   }
 

@@ -30,7 +30,7 @@ class SegmentsView {
       const low = lowerBound(starts, begin);
       const high = lowerBound(starts, begin + bytes[i]);
       const inside = blocks.slice(low, high);
-      const used = inside.reduce((sum, block) => sum + block.bytes, 0);
+      const used = sumOf(inside.map((block) => block.bytes));
       const hole = largestHole(begin, bytes[i], inside);
       return { number: i, address: begin, bytes: bytes[i], blocks: inside, used, free: bytes[i] - used, hole };
     });
@@ -38,7 +38,7 @@ class SegmentsView {
 
   _summary() {
     const { rows } = this;
-    const sum = (name, list = rows) => list.reduce((total, row) => total + row[name], 0);
+    const sum = (name, list = rows) => sumOf(list.map((row) => row[name]));
     const empty = rows.filter((row) => row.used === 0);
     const partly = rows.filter((row) => row.used > 0 && row.free > 0);
     const largest = rows.reduce((most, row) => Math.max(most, row.hole), 0);
@@ -68,11 +68,10 @@ class SegmentsView {
 
   draw() {
     const { canvas, context, scroller, rows, theme } = this;
-    const ratio = window.devicePixelRatio || 1;
     const [width, height] = [scroller.clientWidth, scroller.clientHeight];
-    Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+    fitCanvas(canvas, { width, height });
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.setTransform(pixelRatio(), 0, 0, pixelRatio(), 0, 0);
     context.fillStyle = theme.ground;
     context.fillRect(0, 0, width, height);
     context.font = "12px system-ui, sans-serif";
@@ -99,7 +98,7 @@ class SegmentsView {
     context.fillRect(BAR_LEFT, y + 4, row.bytes * scale, ROW_HEIGHT - 8);
     for (const { block, address, bytes } of row.blocks) {
       const left = BAR_LEFT + (address - row.address) * scale;
-      context.fillStyle = run.grouping.groups[run.group[block]].color;
+      context.fillStyle = run.groupOf(block).color;
       context.fillRect(left, y + 4, Math.max(1, bytes * scale - (bytes * scale > 3 ? 1 : 0)), ROW_HEIGHT - 8);
     }
   }

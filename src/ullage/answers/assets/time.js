@@ -11,11 +11,12 @@ const HOST = -1; // the lane of the host's waits
 class TimeView {
   constructor(run, { canvas, status }) {
     Object.assign(this, { run, canvas, status, hovered: null });
-    const { span_stream: streams, level_allocated: allocated, level_reserved: reserved } = run.columns;
+    const { span_stream: streams, level_start: starts, level_allocated: allocated, level_reserved: reserved } = run.columns;
     this.header = run.header.time;
     this.lanes = [...new Set(streams)].sort((a, b) => a - b);
-    const highest = Math.max(1, ...[allocated, reserved].map((levels) => levels.reduce((a, b) => Math.max(a, b), 0)));
-    this.top = scaleTop(highest, run.header.capacity);
+    this.levels = new StepLevels({ starts: Array.from(starts, (start) => start / 1e9), allocated, reserved, end: this.header.step_s });
+    this.timeline = new Timeline(document.createElement("canvas"), run.header.capacity);
+    this.timeline.show(this.levels);
     // The spans of each lane, in the order of their begin.
     this.spans = this.lanes.map((lane) => Int32Array.from(streams.keys()).filter((i) => streams[i] === lane));
     this.fit();
@@ -23,6 +24,8 @@ class TimeView {
 
   setTheme(theme) {
     this.theme = theme;
+    this.levels.colors = [theme.accent];
+    this.timeline.setTheme(theme);
   }
 
   begin(span) {
@@ -43,17 +46,19 @@ class TimeView {
 
   pan(share) {
     const { x0, x1 } = this.view;
-    const low = Math.max(0, Math.min(this.header.step_s - (x1 - x0), x0 + share * (x1 - x0)));
-    this.view = { x0: low, x1: low + x1 - x0 };
-    this.draw();
+    this._show(x0 + share * (x1 - x0), x1 - x0);
   }
 
   zoom(factor, around = 0.5) {
     const { x0, x1 } = this.view;
     const whole = this.header.step_s;
-    const span = Math.max(LEAST_STEP_SHARE * whole, Math.min(whole, factor * (x1 - x0)));
-    const low = Math.max(0, Math.min(whole - span, x0 + around * (x1 - x0 - span)));
-    this.view = { x0: low, x1: low + span };
+    const span = clamp(factor * (x1 - x0), LEAST_STEP_SHARE * whole, whole);
+    this._show(x0 + around * (x1 - x0 - span), span);
+  }
+
+  _show(begin, span) {
+    const x0 = clamp(begin, 0, this.header.step_s - span);
+    this.view = { x0, x1: x0 + span };
     this.draw();
   }
 
@@ -61,7 +66,7 @@ class TimeView {
   _layOut() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     const gutter = Math.min(72, width / 5);
-    const lane = Math.max(4, Math.min(LANE_HEIGHT, ((1 - MEMORY_SHARE) * height - 24) / this.lanes.length));
+    const lane = clamp(((1 - MEMORY_SHARE) * height - 24) / this.lanes.length, 4, LANE_HEIGHT);
     const lanes = height - 24 - lane * this.lanes.length;
     return { width: width - gutter, height, gutter, lane, lanes, axis: height - 24, memory: lanes - 8 };
   }
@@ -71,52 +76,25 @@ class TimeView {
     const place = this._layOut();
     const size = { width: this.canvas.clientWidth, height: place.height };
     const { context } = clearScale(this.canvas, size, this.theme);
-    drawScale({ context, width: place.gutter, height: place.memory }, 0, this.top, this.theme);
+    drawScale({ context, width: place.gutter, height: place.memory }, 0, this.timeline.topBytes, this.theme);
     context.save();
     context.beginPath();
     context.rect(place.gutter, 0, place.width, place.axis);
     context.clip();
     context.translate(place.gutter, 0);
-    this._drawMemory(context, place);
     const { width, memory: height } = place;
-    drawCapacity(context, { width, height }, this.top, this.run.header.capacity, this.theme);
+    this.timeline.resize({ width, height });
+    this.timeline.draw(this.view);
+    context.drawImage(this.timeline.canvas, 0, 0, width, height);
     this.lanes.forEach((_, number) => this._drawLane(context, place, number));
     context.restore();
     this._drawNames(context, place);
-    this._drawAxis(context, place);
+    context.translate(place.gutter, place.axis);
+    drawAxis(context, place.width, this.view, { theme: this.theme, format: formatMoment });
   }
 
   _x(seconds, { width }) {
     return ((seconds - this.view.x0) / (this.view.x1 - this.view.x0)) * width;
-  }
-
-  /** What is allocated as an area, what is reserved as a line. */
-  _drawMemory(context, place) {
-    const { level_start: starts, level_allocated: allocated, level_reserved: reserved } = this.run.columns;
-    if (starts.length === 0) return;
-    const y = (bytes) => place.memory * (1 - bytes / this.top);
-    const first = Math.max(0, lowerBound(starts, this.view.x0 * 1e9) - 1);
-    const last = Math.min(starts.length, lowerBound(starts, this.view.x1 * 1e9) + 1);
-    const trace = (levels) => {
-      context.beginPath();
-      for (let i = first; i < last; i++) {
-        const x = i === 0 ? 0 : this._x(starts[i] / 1e9, place);
-        const next = i + 1 < starts.length ? this._x(starts[i + 1] / 1e9, place) : this._x(this.header.step_s, place);
-        context.lineTo(i === 0 ? Math.min(0, this._x(0, place)) : x, y(levels[i]));
-        context.lineTo(next, y(levels[i]));
-      }
-    };
-    trace(allocated);
-    context.lineTo(this._x(last < starts.length ? starts[last] / 1e9 : this.header.step_s, place), place.memory);
-    context.lineTo(first === 0 ? this._x(0, place) : this._x(starts[first] / 1e9, place), place.memory);
-    context.fillStyle = this.theme.accent;
-    context.globalAlpha = 0.35;
-    context.fill();
-    context.globalAlpha = 1;
-    trace(reserved);
-    context.strokeStyle = this.theme.text;
-    context.lineWidth = 1;
-    context.stroke();
   }
 
   _drawLane(context, place, number) {
@@ -171,21 +149,6 @@ class TimeView {
     });
   }
 
-  _drawAxis(context, place) {
-    const { x0, x1 } = this.view;
-    const ticks = makeTicks(x0, x1, place.width / LABEL_WIDTH);
-    for (const tick of ticks) {
-      const x = place.gutter + this._x(tick, place);
-      context.fillStyle = this.theme.line;
-      context.fillRect(Math.round(x), place.axis, 1, 5);
-      context.fillStyle = this.theme.muted;
-      const text = formatMoment(tick, ticks[1] - ticks[0]);
-      const half = context.measureText(text).width / 2;
-      context.textAlign = "center";
-      context.fillText(text, Math.max(place.gutter + half, Math.min(place.gutter + place.width - half, x)), place.axis + 15);
-    }
-  }
-
   name(span) {
     return this.header.names[this.run.columns.span_name[span]];
   }
@@ -213,15 +176,10 @@ class TimeView {
     const isChanged = this.hovered?.span !== span;
     this.hovered = span === null ? null : { lane, span };
     const parts = event && seconds >= 0 ? [`at ${formatMoment(seconds, this.header.step_s / 1000)}`] : [];
-    if (parts.length) parts.push(`${formatBytes(this.levelAt(seconds))} live`);
+    if (parts.length) parts.push(`${formatBytes(this.levels.at(seconds))} live`);
     if (span !== null) parts.unshift(...this.describe(span).map(([, value]) => value));
     this.status.textContent = parts.join("  ·  ") || this.status.dataset.idle;
     if (isChanged) this.draw();
-  }
-
-  levelAt(seconds) {
-    const { level_start: starts, level_allocated: allocated } = this.run.columns;
-    return allocated[Math.max(0, lowerBound(starts, seconds * 1e9 + 0.5) - 1)] ?? 0;
   }
 
   describe(span) {
@@ -238,13 +196,11 @@ class TimeView {
   details(span) {
     const rows = [
       ...this.describe(span), ["begins", formatMoment(this.begin(span), this.header.step_s / 1000)],
-      ["live then", formatBytes(this.levelAt(this.begin(span)))],
+      ["live then", formatBytes(this.levels.at(this.begin(span)))],
     ];
     return [
       makeElement("h2", {}, swatch(this.kind(span).color), ` ${this.name(span)}`),
-      makeElement("dl", {}, ...rows.slice(1).flatMap(([label, value]) => [
-        makeElement("dt", {}, label), makeElement("dd", {}, value),
-      ])),
+      factList(rows.slice(1)),
     ];
   }
 
@@ -252,12 +208,7 @@ class TimeView {
   legend() {
     return [
       makeElement("h2", {}, "Where the step's time goes"),
-      makeElement("table", { class: "legend" }, ...this.header.rows.map(({ label, color, seconds, share }) =>
-        makeElement("tr", {},
-          makeElement("td", {}, swatch(color)), makeElement("td", { class: "label", title: label }, label),
-          makeElement("td", { class: "number" }, seconds), makeElement("td", { class: "number" }, share),
-        ),
-      )),
+      makeElement("table", { class: "legend" }, ...this.header.rows.map((row) => legendRow(row, row.seconds, row.share))),
     ];
   }
 }

@@ -1,17 +1,20 @@
-// The timeline: bytes of live blocks over time, stacked by group; the line above is what is
-// reserved. A pixel column shows its highest moment, paler above the lowest.
+// The timeline: bytes over time, stacked by group; the line above is what is reserved. A pixel
+// column shows its highest moment, paler above the lowest.
+//
+// It draws levels: the `colors` of their groups, paler where `isPale`; `pointsOf` a view, the point
+// at which each pixel column begins, and the one after the last (-1: none); `readHighest` of a range
+// of points; the `reserved` bytes from each event on, or null; and the `highestBytes` of all.
 
-class TimelineView {
-  constructor(run, canvas) {
-    this.run = run;
-    this.canvas = canvas;
+class Timeline {
+  constructor(canvas, capacity) {
+    Object.assign(this, { canvas, capacity });
     this.context = canvas.getContext("2d", { alpha: false, willReadFrequently: true }); // plain memory
-    this.regroup();
   }
 
-  regroup() {
-    this.levels = new Levels(this.run);
-    this.highest = Math.max(1, this.levels.peakBytes, this.levels.reserved.highest);
+  show(levels) {
+    this.levels = levels;
+    this.ownTopBytes = scaleTop(Math.max(1, levels.highestBytes), this.capacity);
+    this.topBytes = this.ownTopBytes;
   }
 
   setTheme({ ground, text, line, red }) {
@@ -19,19 +22,16 @@ class TimelineView {
     this.ground = parseColor(ground);
     const pack = ([red, green, blue]) => (255 << 24) | (blue << 16) | (green << 8) | red;
     const pale = (color) => color.map((part, i) => Math.round(part + 0.45 * (this.ground[i] - part)));
-    const colors = this.run.grouping.groups.map((group) => parseColor(group.color));
+    const owners = this.levels.colors.map(parseColor);
+    const colors = this.levels.isPale ? owners.map(pale) : owners;
     this.inks = Int32Array.from(colors, pack);
     this.paleInks = Int32Array.from(colors.map(pale), pack);
     this.groundInk = pack(this.ground);
   }
 
   resize(size) {
-    const ratio = window.devicePixelRatio || 1;
-    const width = Math.max(1, Math.round(size.width * ratio));
-    const height = Math.max(1, Math.round(size.height * ratio));
-    if (this.image && this.canvas.width === width && this.canvas.height === height) return;
-    Object.assign(this.canvas, { width, height });
-    this.image = this.context.createImageData(width, height);
+    if (!fitCanvas(this.canvas, size) && this.image) return;
+    this.image = this.context.createImageData(this.canvas.width, this.canvas.height);
     this.pixels = new Int32Array(this.image.data.buffer);
   }
 
@@ -40,8 +40,8 @@ class TimelineView {
     const { width, height } = this.canvas;
     const { levels, pixels, inks, paleInks, groundInk } = this;
     const numGroups = levels.numGroups;
-    const { tops, lows } = this._spaceFor(width, numGroups);
-    const points = this._pointsOfColumns(view, axis, width);
+    const { tops, lows, points } = this._spaceFor(width, numGroups);
+    levels.pointsOf(view, axis, width, points);
     const perByte = height / this.topBytes;
     for (let column = 0; column < width; column++) {
       const begin = points[column];
@@ -67,9 +67,8 @@ class TimelineView {
       }
     }
     this.context.putImageData(this.image, 0, 0);
-    this._drawReserved(points, perByte);
-    const ratio = window.devicePixelRatio || 1;
-    drawCapacity(this.context, { width, height, ratio }, this.topBytes, this.run.header.capacity, this.theme);
+    if (levels.reserved) this._drawReserved(points, perByte);
+    drawCapacity(this.context, { width, height, ratio: pixelRatio() }, this.topBytes, this.capacity, this.theme);
   }
 
   /** Arrays of so many columns, kept from frame to frame. */
@@ -84,26 +83,11 @@ class TimelineView {
     return this.space;
   }
 
-  /** The first point of each pixel column, and of the one after the last; -1 outside the run. */
-  _pointsOfColumns(view, axis, width) {
-    const { run } = this;
-    const [low, high] = extentOf(run, axis);
-    const step = (view.x1 - view.x0) / width;
-    const points = this.space.points;
-    for (let column = 0; column <= width; column++) {
-      const x = view.x0 + column * step;
-      const isOutside = x + step < low || x > high;
-      const event = axis === "seconds" ? run.eventAtSeconds(x) : Math.floor(x);
-      points[column] = isOutside ? -1 : Math.max(0, Math.min(run.numEvents, event + 1));
-    }
-    return points;
-  }
-
   _drawReserved(points, perByte) {
     const { context, canvas, levels } = this;
     const { event, bytes } = levels.reserved;
     context.strokeStyle = this.theme.text;
-    context.lineWidth = window.devicePixelRatio || 1;
+    context.lineWidth = pixelRatio();
     context.beginPath();
     let isDown = false;
     for (let column = 0; column < canvas.width; column++) {
@@ -125,7 +109,34 @@ class TimelineView {
   }
 }
 
-/** Where a run begins and ends on an axis. */
-function extentOf(run, axis) {
-  return axis === "seconds" ? [0, run.seconds(run.numEvents)] : [-1, Math.max(run.numEvents, 0)];
+/** Levels that hold from one moment to the next: of a step, in the order of time. `lowest` are those
+ * below which nothing falls until the next, if that is not all the same. */
+class StepLevels {
+  constructor({ starts, allocated, lowest = allocated, reserved = null, end, colors }) {
+    Object.assign(this, { starts, allocated, lowest, end, colors, numGroups: 1, isPale: true });
+    this.reserved = reserved?.length ? { event: Array.from(starts.keys()), bytes: reserved } : null;
+    this.highestBytes = [...allocated, ...(reserved ?? [])].reduce((a, b) => Math.max(a, b), 0);
+  }
+
+  at(x) {
+    return this.allocated[Math.max(0, lowerBound(this.starts, x + 5e-10) - 1)] ?? 0;
+  }
+
+  pointsOf({ x0, x1 }, _axis, width, points) {
+    for (let column = 0; column <= width; column++) {
+      const x = x0 + (column * (x1 - x0)) / width;
+      points[column] = x < 0 || x > this.end ? -1 : lowerBound(this.starts, x + 5e-10);
+    }
+  }
+
+  readHighest(begin, end, out, place) {
+    let lowest = Infinity;
+    out[place] = 0;
+    for (let point = begin; point < end; point++) {
+      const last = Math.max(0, point - 1); // the first holds before it, too
+      out[place] = Math.max(out[place], this.allocated[last] ?? 0);
+      lowest = Math.min(lowest, this.lowest[last] ?? 0);
+    }
+    return lowest;
+  }
 }

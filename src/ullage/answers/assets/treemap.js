@@ -26,7 +26,7 @@ class TreemapView {
 
   _pathOf(block) {
     const { run } = this;
-    if (this.by === "group") return [run.grouping.groups[run.group[block]].label, run.site(block)];
+    if (this.by === "group") return [run.groupOf(block).label, run.site(block)];
     if (this.by === "module") {
       const path = run.module(block);
       return path ? path.split(".") : ["(no module)"];
@@ -98,7 +98,7 @@ class TreemapView {
     while (own.children.size === 1 && own.blocks.length === 0) own = [...own.children.values()][0];
     const parts = [...own.children.values()];
     if (own.blocks.length > 0 && parts.length > 0) {
-      const bytes = own.blocks.reduce((sum, block) => sum + this.run.bytes(block), 0);
+      const bytes = sumOf(own.blocks.map((block) => this.run.bytes(block)));
       const groups = new Map([[this.run.group[own.blocks[0]], bytes]]);
       const itself = { ...emptyNode("(itself)"), bytes, count: own.blocks.length, groups, blocks: own.blocks };
       parts.push(itself);
@@ -168,7 +168,7 @@ function isLight(color) {
 function squarify(parts, box) {
   const placed = [];
   let { x, y, width, height } = box;
-  let rest = parts.reduce((sum, part) => sum + part.bytes, 0);
+  let rest = sumOf(parts.map((part) => part.bytes));
   for (let first = 0; first < parts.length && rest > 0; ) {
     const short = Math.min(width, height);
     const perByte = (width * height) / rest;

@@ -8,9 +8,6 @@ from typing import Final
 from ullage.errors import SpecError
 
 NEWEST: Final = (2, 15)
-# Of free blocks of a size the allocator takes that of the oldest segment; before, the lowest.
-# Source: pytorch/pytorch#183591 (May 2026); recordings up to 2.9.1, and 2.15 on the phantom, agree.
-FIRST_BY_AGE: Final = (2, 13)
 # (first version, least capability): what the wheels of PyPI are built for; 2.15's own list is
 # sm_75, 80, 86, 90, 100 and 120. Source: RELEASE.md of pytorch/pytorch, and _cuda_getArchFlags().
 _LEAST: Final = (((2, 11), (7, 5)), ((2, 8), (7, 0)), ((1, 0), (5, 0)))

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,12 +21,13 @@ from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.moments.steps import StepPeak
 from ullage.explain.owners.owners import Owners
 from ullage.explain.owners.ownership import code_of
-from ullage.explain.owners.sites import Sites
 from ullage.trace.blocks import Blocks, BoolArray, held_before
 from ullage.trace.growth import MIN_STEPS, find_trend
-from ullage.trace.model import Category, Request
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array, UInt8Array
+from ullage.trace.model import Category, Int64Array, Request, UInt8Array
+
+if TYPE_CHECKING:  # a run's own report reads no trace
+    from ullage.explain.owners.sites import Sites
+    from ullage.trace.replay import Replay
 
 BOUNDED = (
     Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER,
@@ -72,7 +74,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class StepLevels:
+class SiteLevels:
     """The live blocks of each site when steps ended, as tables of (num_samples, num_sites).
 
     Attributes:
@@ -86,9 +88,9 @@ class StepLevels:
     num_blocks: Int64Array
 
 
-def find_step_levels(
+def find_site_levels(
     replay: Replay, sites: Sites, course: Course, *, is_recent: bool = False
-) -> StepLevels:
+) -> SiteLevels:
     """Measures the live blocks of each site at the ends of steps. A long trace is sampled evenly,
     or, if `is_recent`, at its last consecutive steps.
     """
@@ -106,11 +108,11 @@ def find_step_levels(
         # Requested bytes: the rounding of large blocks varies.
         np.add.at(sizes[row], site[live], blocks.requested_bytes[live])
         counts[row] = np.bincount(site[live], minlength=num_sites)
-    return StepLevels(steps, sizes, counts)
+    return SiteLevels(steps, sizes, counts)
 
 
 def find_growth(
-    replay: Replay, sites: Sites, course: Course, levels: StepLevels
+    replay: Replay, sites: Sites, course: Course, levels: SiteLevels
 ) -> tuple[Growth, ...]:
     """Returns the sites that grow, the largest growth first: over steps, and over what came after
     them.
@@ -131,7 +133,7 @@ def _find_later(replay: Replay, sites: Sites, course: Course) -> list[Growth]:
     if len(ends) < MIN_STEPS:
         return list(_find_by_calls(replay, sites, course, begin))
     passes = replace(course, step_ends=ends, source=StepSource.RECORD, alike=None)
-    levels = find_step_levels(replay, sites, passes)
+    levels = find_site_levels(replay, sites, passes)
     grown = _find_by_steps(replay, sites, passes, levels)
     return [replace(growth, unit="forward pass") for growth in grown]
 
@@ -152,7 +154,7 @@ def _find_by_calls(replay: Replay, sites: Sites, course: Course, begin: int) -> 
             continue
         ends = np.append(births[1:], replay.num_events)
         calls = replace(course, step_ends=ends, source=StepSource.RECORD, alike=None)
-        levels = find_step_levels(replay, sites, calls)
+        levels = find_site_levels(replay, sites, calls)
         growth = _growth(replay, sites, calls, levels, number)
         if not number or growth is None:
             continue
@@ -170,7 +172,7 @@ def _find_by_calls(replay: Replay, sites: Sites, course: Course, begin: int) -> 
 
 
 def _find_by_steps(
-    replay: Replay, sites: Sites, course: Course, levels: StepLevels
+    replay: Replay, sites: Sites, course: Course, levels: SiteLevels
 ) -> list[Growth]:
     least = MIN_STEPS if course.source is StepSource.RECORD else _MIN_GUESSED_STEPS
     if len(levels.steps) < least:
@@ -203,13 +205,13 @@ def _is_there_at_end(replay: Replay, growth: Growth) -> bool:
     return bool(2 * (deaths == replay.num_events).sum() >= len(deaths))
 
 
-def _first_row(levels: StepLevels) -> int:
+def _first_row(levels: SiteLevels) -> int:
     """The first step that counts: of four or more the second."""
     return int(len(levels.steps) > MIN_STEPS)
 
 
 def _growth(
-    replay: Replay, sites: Sites, course: Course, levels: StepLevels, site: int
+    replay: Replay, sites: Sites, course: Course, levels: SiteLevels, site: int
 ) -> Growth | None:
     numbers = levels.steps if course.alike is None else course.alike.searchsorted(levels.steps)
     trend = find_trend(levels.size_bytes[:, site].tolist(), numbers.tolist())

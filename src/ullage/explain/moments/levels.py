@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ullage.trace.blocks import Blocks, held_before
 from ullage.trace.model import EventKind, Int64Array, Record
-from ullage.trace.replay import Replay
+
+if TYPE_CHECKING:
+    from ullage.trace.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)

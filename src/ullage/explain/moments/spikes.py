@@ -6,13 +6,16 @@ A block that is live only briefly costs as much as a persistent one if it is liv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ullage.explain.moments.levels import Levels
 from ullage.trace.blocks import Blocks, BoolArray, sum_live
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array
+from ullage.trace.model import Int64Array
+
+if TYPE_CHECKING:
+    from ullage.trace.replay import Replay
 
 # A brief block, such as the workspace of one operation, is freed before more than this many others
 # are allocated.

@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.owners.ownership import CATEGORIES, code_of
 from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category, UInt8Array
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array, Stacks
+from ullage.trace.model import Category, Int64Array, UInt8Array
+
+if TYPE_CHECKING:
+    from ullage.trace.replay import Replay
+    from ullage.trace.snapshot import Stacks
 
 
 @dataclass(frozen=True, slots=True)

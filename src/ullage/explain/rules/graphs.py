@@ -9,7 +9,7 @@ import numpy as np
 
 from ullage.explain.moments.course import StepSource
 from ullage.explain.moments.evaluations import Forward, find_rounds_of_marks
-from ullage.explain.moments.growth import BOUNDED, Growth, find_step_levels
+from ullage.explain.moments.growth import BOUNDED, Growth, find_site_levels
 from ullage.explain.rules.case import MIN_FREE_BYTES, Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.trial import Relief
@@ -180,7 +180,7 @@ def growing_blocks(case: Case) -> Int64Array:
 
 def _find_irregular(case: Case) -> Iterator[Found]:
     """Sites whose blocks pile up over steps and go all at once, again and again."""
-    course, sizes = case.device.course, case.device.step_levels.size_bytes[1:]
+    course, sizes = case.device.course, case.device.site_levels.size_bytes[1:]
     sites = irregular_sites(case)
     blocks = case.device.replay.blocks
     lasts = case.step < course.num_steps
@@ -213,7 +213,7 @@ def irregular_sites(case: Case) -> Int64Array:
     device, course = case.device, case.device.course
     if course.source is StepSource.STACKS or course.num_steps < _MIN_SAWTOOTH_STEPS:
         return np.empty(0, dtype=np.int64)
-    levels = find_step_levels(device.replay, case.report.sites, course, is_recent=True)
+    levels = find_site_levels(device.replay, case.report.sites, course, is_recent=True)
     rises = np.diff(levels.num_blocks[1:], axis=0)
     typical = _typical(rises)
     # A list that is made once, such as the parts of what is then put together, goes once.

@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 import numpy as np
 
 from ullage.errors import SpecError
-from ullage.explain.moments.levels import find_levels
 from ullage.explain.owners.sites import find_sites
 from ullage.files import write_file
 from ullage.printable import printable
@@ -84,7 +83,7 @@ def write_folded(out: TextIO, page: SnapshotPage, event: int | None = None) -> N
     Source: the format of Brendan Gregg's flamegraph.pl, which speedscope and inferno also read.
     """
     blocks, stacks = page.replay.blocks, page.snapshot.stacks
-    moment = find_levels(page.replay).peak_event if event is None else event
+    moment = page.levels.peak_event if event is None else event
     live = blocks.is_live(moment)
     sums = np.bincount(
         blocks.stack[live], weights=blocks.size_bytes[live], minlength=len(stacks)

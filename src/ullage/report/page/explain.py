@@ -76,6 +76,7 @@ def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
         title=name if len(report.devices) == 1 else f"{name}, device {device.index}",
         snapshot=report.snapshot,
         replay=device.replay,
+        levels=device.levels,
         device=device.index,
         category=device.owners.category,
         is_guess=not device.owners.is_known,

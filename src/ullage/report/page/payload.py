@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ullage.answers.block_kinds import Map
 from ullage.explain.moments.course import Course
-from ullage.explain.moments.levels import find_levels
+from ullage.explain.moments.levels import Levels
 from ullage.explain.owners.sites import Sites, find_sites, rank_frames
 from ullage.report.page.columns import Packing
 from ullage.report.page.groups import category_groups, name_groups
@@ -50,7 +50,7 @@ class SnapshotPage:
 
     Attributes:
         title: the title of the page, such as the name of the file.
-        snapshot, replay: the snapshot, and the replay of its trace.
+        snapshot, replay, levels: the snapshot, the replay of its trace, and what was in use.
         device: the index of the device.
         category: (num_blocks,) the index of each block's category in `tuple(Category)`; None if
             unknown, then colours show call sites.
@@ -69,6 +69,7 @@ class SnapshotPage:
     title: str
     snapshot: Snapshot
     replay: Replay
+    levels: Levels
     device: int = 0
     category: UInt8Array | None = None
     is_guess: bool = False
@@ -188,7 +189,6 @@ def _add_stacks(packed: Packing, snapshot: Snapshot, sites: Sites) -> dict[str, 
 def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any]:
     blocks = page.replay.blocks
     events = page.snapshot.events_of(page.device)
-    levels = find_levels(page.replay)
     oom = np.flatnonzero(events.action == Action.OOM)
     return {
         "title": page.title,
@@ -198,8 +198,8 @@ def _header(page: SnapshotPage, sites: Sites, heights: Heights) -> dict[str, Any
         "capacity": page.capacity and {"bytes": page.capacity[0], "text": page.capacity[1]},
         "total_height": heights.total,
         "start_us": int(events.time_us[0]) if len(events) else 0,
-        "peak_event": levels.peak_event,
-        "peak_reserved_event": levels.peak_reserved_event,
+        "peak_event": page.levels.peak_event,
+        "peak_reserved_event": page.levels.peak_reserved_event,
         "out_of_memory": [[int(n), int(events.size_bytes[n]), int(events.address[n])] for n in oom],
         "streams": np.unique(blocks.stream).tolist(),
         "pools": [list(pool) for pool in page.snapshot.pools],

@@ -77,12 +77,12 @@ def serving_blocks(
         yield b.Title("Which GPU")
         yield _gpus_table(gpus)
     if time is not None:
+        from ullage.report.text.time.section import rest_on
         from ullage.report.text.time.serving import serving_time_lines
 
         yield b.Title("Time")
         yield from (b.Note(line, indent=2) for line in serving_time_lines(time))
-        yield b.Title("The times rest on")
-        yield from (b.Note(line, indent=2) for line in time.basis)
+        yield from rest_on(time.basis)
     sources: b.Rows = [
         [term.name, b.Word(term.source, b.Tone.FAINT)] for term in serving_estimate.terms
     ]

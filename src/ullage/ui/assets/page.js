@@ -8,7 +8,7 @@ import { Hierarchies } from "./gpus.js";
 import { Result } from "./result.js";
 import { setUpSnapshots } from "./snapshots.js";
 import { readState, writeState } from "./state.js";
-import { Timeline } from "./timeline.js";
+import { StepTimeline } from "./step.js";
 
 const VIEWS = ["calculator", "gpus", "snapshots"];
 
@@ -20,7 +20,7 @@ class Page {
     this.controls = new Controls(document.getElementById("controls"), catalogue, { state: this.state, onChange });
     this.hierarchies = new Hierarchies(document.getElementById("hierarchies"), catalogue, { state: this.state, onChange: () => this.save() });
     this.result = new Result(catalogue);
-    this.timeline = new Timeline(document.getElementById("timeline"), document.getElementById("reading"));
+    this.timeline = new StepTimeline(document.getElementById("timeline"), document.getElementById("reading"));
     this.latest = new Latest((query) => post("/estimate", query), (...answer) => this.showAnswer(...answer));
     this.advice = new Advice(document.getElementById("advice"), { state: this.state, apply: (changes) => this.controls.set(changes) });
     this.check = new EngineCheck({

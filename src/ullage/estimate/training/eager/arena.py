@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ullage.estimate.training.eager.dtype import DType
 from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.torch_version import FIRST_BY_AGE
 from ullage.trace.category import Category
+from ullage.trace.ties import FIRST_BY_AGE
 
 if TYPE_CHECKING:
     from ullage.estimate.training.eager.kernels import Recorder

@@ -15,7 +15,6 @@ from typing import TextIO
 import numpy as np
 
 from ullage.explain.moments.course import Course, Phase
-from ullage.explain.moments.levels import find_levels
 from ullage.explain.moments.steps import PHASE_NAMES
 from ullage.report.document.trace_events.event import Event, name_event, write_events
 from ullage.report.page.payload import SnapshotPage
@@ -79,7 +78,7 @@ def _stretch(
 
 
 def _counters(page: SnapshotPage) -> Iterator[tuple[str, Int64Array]]:
-    levels, blocks = find_levels(page.replay), page.replay.blocks
+    levels, blocks = page.levels, page.replay.blocks
     yield "reserved", levels.reserved_bytes
     yield "live", levels.allocated_bytes
     requested = replace(blocks, size_bytes=blocks.requested_bytes)

@@ -51,9 +51,7 @@ def _details(time: StepTime) -> Iterator[b.Block]:
     if time.unknown:
         yield b.Title(_UNKNOWN)
         yield _share_table(time.unknown, time, "kernel")
-    if time.basis:
-        yield b.Title("The times rest on")
-        yield from (b.Note(line, indent=2, hang=4) for line in _basis_lines(time.basis))
+    yield from rest_on(time.basis)
 
 
 def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Iterator[b.Block]:
@@ -61,8 +59,7 @@ def played_time(time: StepTime, expense: Expense | None, num_gpus: int) -> Itera
     yield from _head(time, expense, num_gpus)
     yield _kind_table(time, len(time.categories))
     yield _limit(time, "Limited")
-    yield b.Title("The times rest on")
-    yield from (b.Note(line, indent=2) for line in _basis_lines(time.basis))
+    yield from rest_on(time.basis)
 
 
 def time_line(time: StepTime, num_gpus: int = 1) -> str:
@@ -135,13 +132,16 @@ def _limit(time: StepTime, whose: str) -> b.Note:
     return b.Note(f"{whose} by {time.critical}{parts}", b.Tone.PLAIN, b.Overflow.CUT)
 
 
-def _basis_lines(basis: Sequence[str]) -> Iterator[str]:
-    """The basis; what differs only after the first semicolon is one line."""
+def rest_on(basis: Sequence[str]) -> Iterator[b.Block]:
+    """The basis of times; what differs only after the first semicolon is one line."""
+    if basis:
+        yield b.Title("The times rest on")
     details: dict[str, dict[str, None]] = {}
     for line in basis:
         head, *more = line.split("; ")
         details.setdefault(head, {}).update(dict.fromkeys(more))
-    yield from ("; ".join((head, *rest)) for head, rest in details.items())
+    for head, rest in details.items():
+        yield b.Note("; ".join((head, *rest)), indent=2, hang=4)
 
 
 def _share_table(shares: Sequence[Share], time: StepTime, noun: str) -> b.Table:
