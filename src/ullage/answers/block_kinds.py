@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
@@ -44,7 +43,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The answer in a line: what --quiet prints, and the heading of a page."""
+    """The answer in a line: the first line of a report, and the heading of a page."""
 
     words: tuple[Word, ...]
 
@@ -268,12 +267,3 @@ class Map:
 
 Block: TypeAlias = Headline | Title | Note | Lines | Assumptions | Table | Plot | Map
 Blocks: TypeAlias = Iterable[Block]
-
-
-def headlines(blocks: Blocks) -> list[str]:
-    """The texts of the headlines, which come first: what --quiet prints."""
-    return [
-        block.plain
-        for block in itertools.takewhile(lambda block: isinstance(block, Headline), blocks)
-        if isinstance(block, Headline)
-    ]

@@ -68,8 +68,8 @@ class Sweep:
 
         return render(sweep_blocks(self.report), width)
 
-    def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Draws the sweep into a file: .svg, .png or .pdf.
+    def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Draws the sweep into a file: .svg, .png or .pdf. Returns where it is.
 
         Raises:
             SpecError: matplotlib is missing, the file exists, or its kind is not known.
@@ -78,7 +78,7 @@ class Sweep:
         from ullage.report.text.sweep import sweep_plot
 
         title = " ".join(self.report.template)
-        write_plots([sweep_plot(self.report)], title, Path(path), force=force)
+        return write_plots([sweep_plot(self.report)], title, Path(path), force=force)
 
 
 @takes(RunOptions)

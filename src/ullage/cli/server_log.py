@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ullage.api.servers.server_log import is_server_file
+from ullage.api.server_log import is_server_file
 from ullage.cli.output import Output
 
 __all__ = ["is_server_file"]
@@ -18,10 +18,11 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
 
     unfit: the values of options that are for snapshots alone, by name.
     """
+    output.check()
     for name, value in unfit.items():
         if value:
             raise click.UsageError(f"{name} is for a memory snapshot; {str(file)!r} is a log")
-    from ullage.api.servers.server_log import explain_server
+    from ullage.api.server_log import explain_server
     from ullage.report.text.server_log import server_blocks
 
     server = explain_server(file)
@@ -30,9 +31,8 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
 
 def show_server_diff(before: Path, after: Path, output: Output) -> int:
     """Compares two logs."""
-    if output.html is not None:
-        raise click.UsageError("--html is for two memory snapshots; these are logs of servers")
-    from ullage.api.servers.server_log import diff_servers
+    output.check()
+    from ullage.api.server_log import diff_servers
     from ullage.report.text.server_log import server_diff_blocks
 
     diff = diff_servers(before, after)

@@ -56,11 +56,6 @@ def find_budget(device: PhantomDevice, budget: str | int | None) -> int:
 
 def read_semantics(allow: str) -> Semantics:
     """What techniques may change. Raises SpecError for an unknown word."""
-    if allow == "none":
-        raise SpecError(
-            "a search without techniques finds no plan: `ullage run` says whether it fits as it "
-            "is; --allow none goes with --max-batch and --largest"
-        )
     try:
         return Semantics(allow)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The options of `ullage explain`, of `ullage.explain_file` and of `ullage.what_if`."""
+"""The options of `ullage explain`, and of `ullage.explain_file`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,4 @@ class ExplainOptions:
     _: KW_ONLY
     request: Size | None = OPTIONS("Report whether a request of this size would find room.", "SIZE")
     try_remedies: bool = OPTIONS.switch("If memory ran out: replay with each finding's remedy.")
-    python: Python | None = OPTIONS("Interpreter whose torch does the replay.", "PATH")
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIfOptions:
-    """A snapshot, and the GPU on which it is replayed; without one, a GPU with unlimited memory."""
-
-    file: File
-    _: KW_ONLY
-    gpu: str | None = OPTIONS(
-        "With --what-if: GPU to replay on (see `ullage gpus`).", "NAME", complete="gpus"
-    )
-    memory: Size | None = OPTIONS("With --what-if: its total memory.", "SIZE")
     python: Python | None = OPTIONS("Interpreter whose torch does the replay.", "PATH")

@@ -1,1 +1,0 @@
-"""Servers of models: their logs, forecasts of their caches, and the search for one."""
