@@ -157,7 +157,7 @@ def _lora(options: TrainingOptions) -> Lora | None:
         return Lora(rank=options.lora, has_double_scales=options.quantize != "nf4", **given)
     if given:
         raise SpecError(
-            "--lora-targets, --lora-dtype, --lora-dropout and --quantize say how adapters "
+            "lora_targets, lora_dtype, lora_dropout and quantize say how adapters "
             "are trained; add --lora RANK"
         )
     return None

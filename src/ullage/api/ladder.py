@@ -92,10 +92,9 @@ def _check_goes_with(options: FitOptions) -> None:
     for flag, is_given in (
         ("--allow", options.allow != "same"),
         ("--objective", options.objective != "time"),
-        ("--price", options.price is not None),
         ("--smallest-gpu", options.smallest_gpu),
         ("--gpus", options.gpus != 1),
-        ("--executor", options.executor is not None),
+        ("executor", options.executor is not None),
         ("--minutes", options.minutes is not None),
     ):
         if is_given:

@@ -124,9 +124,9 @@ def _check_options(options: RunOptions) -> None:
     if options.snapshot is not None:
         raise SpecError("a sweep keeps no snapshots; leave --snapshot out, or run one value")
     for flag, value in (
-        ("--rank", options.ranks),
+        ("--ranks", options.ranks),
         ("--world-size", options.world_size),
-        ("--local-world-size", options.local_world_size),
+        ("local_world_size", options.local_world_size),
         ("--gpus", options.gpus),
     ):
         if value is not None:

@@ -39,7 +39,7 @@ _NAMES: Final = {
     str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list",
     dict: "a table",
 }  # fmt: skip
-_READER: Final = Reader(_NAMES, {}, {Path: Annotated[str, Path], Program: str})
+READER: Final = Reader(_NAMES, {}, {Path: Annotated[str, Path], Program: str})
 ALL: Final = ("output", "as_json", "full")
 
 
@@ -146,7 +146,7 @@ def _read(
         elif default is MISSING:
             unread[name] = None
     try:
-        return _READER.read(record, read, **unread)
+        return READER.read(record, read, **unread)
     except Misfit as misfit:
         name = str(misfit.keys[0])
         raise SpecError(f"{flag_of(name, options[name][2])} {misfit.problem}") from None

@@ -245,7 +245,10 @@ def _remarks(judged: Sequence[Judged]) -> Iterator[b.Block]:
 def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
     new = [case.name for case in judged if case.state is State.UNLOCKED]
     if new:
-        yield "judged by the budget alone; to lock what they take:", f"ullage check --write {' '.join(new)}"
+        yield (
+            "judged by the budget alone; to lock what they take:",
+            f"ullage check --write {' '.join(new)}",
+        )
     for case in judged:
         rules = {broken.rule for two in case.comparisons for broken in two.broken}
         keys = {key for two in case.comparisons for key in two.changes.keys}
