@@ -49,6 +49,7 @@ def read_objective(word: str, price: float | None) -> Objective:
         raise SpecError(f"objective={word!r} is not known; expected: {expected}") from None
     if objective is Objective.COST and price is None:
         raise SpecError(
-            "the cost is not known without the price of a GPU-hour; give price, in [fit] of ullage.toml"
+            "the cost is not known without the price of a GPU-hour; give price, in [fit] of "
+            "ullage.toml"
         )
     return objective
