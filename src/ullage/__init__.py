@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from ullage.api.record import Recorded, read_recording, record_program
     from ullage.api.run import Run, run
     from ullage.api.serve import ServedTraffic, serve_traffic
-    from ullage.api.server_log import (
+    from ullage.api.servers.server_log import (
         ExplainedServer,
         ServerDiff,
         diff_servers,
         explain_server,
     )
-    from ullage.api.smallest import Smallest, smallest
+    from ullage.api.servers.smallest import Smallest, smallest
     from ullage.api.sweep import Sweep, sweep
     from ullage.api.watch import read_samples, watch_gpus
     from ullage.api.what_if import WhatIf, what_if
@@ -143,7 +143,7 @@ _MODULES = {
     "Diff": "ullage.api.diff",
     "EnvironmentProblem": "ullage.errors",
     "Estimate": "ullage.api.estimate",
-    "ExplainedServer": "ullage.api.server_log",
+    "ExplainedServer": "ullage.api.servers.server_log",
     "Explanation": "ullage.api.explain",
     "Fit": "ullage.api.fit",
     "FoundLadder": "ullage.api.ladder",
@@ -157,8 +157,8 @@ _MODULES = {
     "Run": "ullage.api.run",
     "Sample": "ullage.watch.sample",
     "ServedTraffic": "ullage.api.serve",
-    "ServerDiff": "ullage.api.server_log",
-    "Smallest": "ullage.api.smallest",
+    "ServerDiff": "ullage.api.servers.server_log",
+    "Smallest": "ullage.api.servers.smallest",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
     "SplitCheck": "ullage.runtime.batches.split_check",
@@ -171,10 +171,10 @@ _MODULES = {
     "check": "ullage.api.check",
     "check_split": "ullage.runtime.batches.split_check",
     "diff": "ullage.api.diff",
-    "diff_servers": "ullage.api.server_log",
+    "diff_servers": "ullage.api.servers.server_log",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
-    "explain_server": "ullage.api.server_log",
+    "explain_server": "ullage.api.servers.server_log",
     "find_ladder": "ullage.api.ladder",
     "fit": "ullage.api.fit",
     "guard": "ullage.runtime.open_guard",
@@ -191,7 +191,7 @@ _MODULES = {
     "run": "ullage.api.run",
     "run_ranks": "ullage.api.ranks",
     "serve_traffic": "ullage.api.serve",
-    "smallest": "ullage.api.smallest",
+    "smallest": "ullage.api.servers.smallest",
     "split_rows": "ullage.runtime.batch_split",
     "sweep": "ullage.api.sweep",
     "watch_gpus": "ullage.api.watch",

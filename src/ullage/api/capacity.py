@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ullage.estimate.serving.gpu_ranking import ServingRow
     from ullage.estimate.serving.knobs import ServingKnob
     from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
+    from ullage.estimate.term import Verdict
     from ullage.estimate.time.serving import ServingTime
     from ullage.estimate.workloads.answer import WorkloadEstimate
     from ullage.serve.forecast.forecast import Forecast
@@ -45,8 +46,8 @@ class _Answer:
     @property
     def fits(self) -> bool | None:
         """Of its verdict; None: it may fit, or there is none."""
-        verdict = self.estimate.verdict
-        return None if verdict is None else bool(verdict.fits)
+        verdict: Verdict | None = self.estimate.verdict
+        return None if verdict is None else verdict.fits
 
     @property
     def exit_code(self) -> int:
@@ -212,24 +213,24 @@ def capacity(options: CapacityOptions) -> Capacity:
         return _serve(options, "an index", Found(Config(model, {}), ""))
     if not isinstance(model, str | Config):
         raise SpecError(f"model={model!r} is not a model; expected a name, or a configuration")
-    found = find_config(model) if isinstance(model, str) else Found(model, "")
+    source = find_config(model) if isinstance(model, str) else Found(model, "")
     if options.traffic is not None:
-        return _serve(options, "traffic", found)
-    if found.config.model_type == "whisper" and options.engine is None:
-        return _serve(options, "speech", found)
+        return _serve(options, "traffic", source)
+    if source.config.model_type == "whisper" and options.engine is None:
+        return _serve(options, "speech", source)
     from ullage.estimate.workloads.diffusion import DENOISERS
 
-    is_denoiser = found.config.model_type in DENOISERS
-    return _serve(options, "pictures" if is_denoiser or options.parts else "a server", found)
+    is_denoiser = source.config.model_type in DENOISERS
+    return _serve(options, "pictures" if is_denoiser or options.parts else "a server", source)
 
 
-def _serve(options: CapacityOptions, kind: str, found: Found) -> Capacity:
+def _serve(options: CapacityOptions, kind: str, source: Found) -> Capacity:
     """The answer of a kind; an option that it does not read would be ignored, and is refused."""
     answer, read = _KINDS[kind]
     for name, (_, default, option) in options_of(CapacityOptions).items():
         if name not in read and getattr(options, name) not in (None, default):
             raise SpecError(f"{flag_of(name, option)} has no effect on {kind}; leave it out")
-    return answer(options, found)
+    return answer(options, source)
 
 
 def _is_index(text: str) -> bool:
@@ -238,13 +239,13 @@ def _is_index(text: str) -> bool:
     return text.partition(":")[0] in KINDS
 
 
-def _estimate_server(options: CapacityOptions, found: Found) -> ServerCapacity:
+def _estimate_server(options: CapacityOptions, source: Found) -> ServerCapacity:
     from ullage.estimate.serving.gpu_ranking import rank_for_serving
     from ullage.estimate.serving.knobs import find_serving_knobs
     from ullage.estimate.serving.serving import estimate_serving
     from ullage.gpus.catalog import load_catalog
 
-    config, source = found
+    config, origin = source
     plan = _make_plan(options)
     ranked = rank_for_serving(config, plan, load_catalog()) if options.which_gpu else ()
     turned = find_serving_knobs(config, plan) if options.knobs else ()
@@ -256,10 +257,10 @@ def _estimate_server(options: CapacityOptions, found: Found) -> ServerCapacity:
 
         links = None if options.interconnect is None else parse_interconnect(options.interconnect)
         times = time_serving(config, plan, links, check_price(options.price))
-    return ServerCapacity(estimate_serving(config, plan), source, ranked, turned, times)
+    return ServerCapacity(estimate_serving(config, plan), origin, ranked, turned, times)
 
 
-def _forecast_traffic(options: CapacityOptions, found: Found) -> TrafficForecast:
+def _forecast_traffic(options: CapacityOptions, source: Found) -> TrafficForecast:
     from ullage.estimate.serving.kv_cache import token_bytes
     from ullage.models.architecture import read_model
     from ullage.serve.forecast.forecast import forecast_traffic
@@ -267,30 +268,30 @@ def _forecast_traffic(options: CapacityOptions, found: Found) -> TrafficForecast
     from ullage.serve.tiers import size_tiers
     from ullage.serve.traffic import load_traffic
 
-    requests, model = load_traffic(options.traffic or ""), read_model(found.config)
+    requests, model = load_traffic(options.traffic or ""), read_model(source.config)
     if not len(requests):
         raise SpecError(f"traffic {options.traffic!r} has no requests")
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     context = options.context or model.context or longest
     plan = _make_plan(replace(options, context=context, gpu=options.gpu or GPU))
-    forecast = forecast_traffic(found.config, plan, requests, plan.kv_bytes)
+    forecast = forecast_traffic(source.config, plan, requests, plan.kv_bytes)
     each = sum(token_bytes(layer, plan.precision) for layer in model.layers)
     tiers = size_tiers(requests, each) if len(requests.block_hashes) else None
     objective = None if options.slo is None else parse_slo(options.slo)
     return TrafficForecast(forecast, requests, objective, tiers)
 
 
-def _estimate_speech(options: CapacityOptions, found: Found) -> WorkloadCapacity:
+def _estimate_speech(options: CapacityOptions, source: Found) -> WorkloadCapacity:
     from ullage.estimate.workloads.speech import estimate_speech
 
     if options.users is None:
         raise SpecError("how many streams of speech? give users, for example --users 32")
     return WorkloadCapacity(
-        estimate_speech(found.config, options.users, options.max_seqs, options.gpu)
+        estimate_speech(source.config, options.users, options.max_seqs, options.gpu)
     )
 
 
-def _estimate_pictures(options: CapacityOptions, found: Found) -> WorkloadCapacity:
+def _estimate_pictures(options: CapacityOptions, source: Found) -> WorkloadCapacity:
     from ullage.estimate.workloads.diffusion import Offload, Sampler, estimate_diffusion
 
     parts = [find_config(part).config for part in options.parts]
@@ -302,20 +303,20 @@ def _estimate_pictures(options: CapacityOptions, found: Found) -> WorkloadCapaci
             "and its text encoder if it has one, for example: sd15-unet sd-vae clip-vit-l14"
         )
     sampler = Sampler(
-        found.config, vaes[0], texts[0] if texts else None, options.users or 1,
+        source.config, vaes[0], texts[0] if texts else None, options.users or 1,
         options.image or 512, options.weights or "fp16", Offload(options.offload or "none"),
         is_guided=options.guidance, is_tiled=options.tiles,
     )  # fmt: skip
     return WorkloadCapacity(estimate_diffusion(sampler, options.gpu))
 
 
-def _estimate_index(options: CapacityOptions, found: Found) -> WorkloadCapacity:
+def _estimate_index(options: CapacityOptions, source: Found) -> WorkloadCapacity:
     from ullage.estimate.workloads.index import estimate_index, parse_index
     from ullage.estimate.workloads.passes import context_term, device_and_machine
 
     device, machine = device_and_machine(options.gpu)
     total_bytes = None if device is None else device.total_bytes
-    parsed, tiers, shards = parse_index(found.config.name, total_bytes)
+    parsed, tiers, shards = parse_index(source.config.name, total_bytes)
     context = None if device is None else context_term(device, machine)
     return WorkloadCapacity(estimate_index(parsed, tiers, shards, gpu=device, context=context))
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.protocol.options.option import takes
-from ullage.protocol.options.serve import ServeOptions, SmallestOptions
+from ullage.protocol.options.serve import ServeOptions
+from ullage.protocol.options.smallest import SmallestOptions
 
 if TYPE_CHECKING:
     from ullage.serve.measures import Measures

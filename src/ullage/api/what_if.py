@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage.protocol.options.explain import WhatIfOptions
 from ullage.protocol.options.option import takes
-from ullage.protocol.options.what_if import WhatIfOptions
 
 if TYPE_CHECKING:
     from ullage.whatif.outcomes import WhatIfReport

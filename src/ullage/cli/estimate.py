@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from ullage.cli.options.command import command
 from ullage.cli.output import Output
 from ullage.protocol.options.estimate import TrainingOptions
+from ullage.protocol.options.option import ARGUMENT
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """The model that the command line names; None: those built in are listed."""
+
+    model: str | None = ARGUMENT("", "[MODEL]", default=None)
 
 
 @command(
     most_used=("gpu", "batch", "length", "checkpointing", "optimizer"),
 )
-def estimate_command(options: TrainingOptions, output: Output) -> int:
+def estimate_command(options: TrainingOptions, model: NamedModel, output: Output) -> int:
     """Estimate the memory for training MODEL from its configuration, without torch.
 
     \b
@@ -29,7 +39,7 @@ def estimate_command(options: TrainingOptions, output: Output) -> int:
 
     Exits with 0, or with 1 if even the lower bound does not fit on the GPU.
     """
-    if options.model is None:
+    if model.model is None:
         return _list_models()
     from ullage.api.estimate import estimate_training
     from ullage.report.text.estimate import estimate_blocks

@@ -29,9 +29,9 @@ def largest_command(options: LargestOptions, output: Output) -> int:
 
     output.check()
     with output.progress() as on_progress:
-        found = largest.act(replace(options, on_progress=on_progress, on_failure=show_failure))
-    files = () if found.plan is None else output.output
+        result = largest.act(replace(options, on_progress=on_progress, on_failure=show_failure))
+    files = () if result.plan is None else output.output
     for path in files:
-        if found.plan is not None:
-            found.plan.save(path)
-    return replace(output, output=()).give(found, largest_blocks(found.report), files)
+        if result.plan is not None:
+            result.plan.save(path)
+    return replace(output, output=()).give(result, largest_blocks(result.report), files)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ullage.api.server_log import is_server_file
+from ullage.api.servers.server_log import is_server_file
 from ullage.cli.output import Output
 
 __all__ = ["is_server_file"]
@@ -22,7 +22,7 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
     for name, value in unfit.items():
         if value:
             raise click.UsageError(f"{name} is for a memory snapshot; {str(file)!r} is a log")
-    from ullage.api.server_log import explain_server
+    from ullage.api.servers.server_log import explain_server
     from ullage.report.text.server_log import server_blocks
 
     server = explain_server(file)
@@ -32,7 +32,7 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
 def show_server_diff(before: Path, after: Path, output: Output) -> int:
     """Compares two logs."""
     output.check()
-    from ullage.api.server_log import diff_servers
+    from ullage.api.servers.server_log import diff_servers
     from ullage.report.text.server_log import server_diff_blocks
 
     diff = diff_servers(before, after)

@@ -21,7 +21,7 @@ def smallest_command(options: SmallestOptions, output: Output) -> int:
 
     Exits with 0, or with 1 if no server holds the objective.
     """
-    from ullage.api.smallest import smallest
+    from ullage.api.servers.smallest import smallest
 
     output.check()
     with output.progress(has_lines=True) as on_progress:

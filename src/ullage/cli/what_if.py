@@ -5,7 +5,7 @@ from __future__ import annotations
 from ullage.cli.main import ANSWER_IS_NO
 from ullage.cli.options.command import command
 from ullage.cli.output import Output
-from ullage.protocol.options.what_if import WhatIfOptions
+from ullage.protocol.options.explain import WhatIfOptions
 
 
 @command()

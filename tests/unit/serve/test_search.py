@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.api.smallest import smallest
+from ullage.api.servers.smallest import smallest
 from ullage.errors import SpecError
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal, Protocol, TypeAlias
 
-from ullage.protocol.options.option import ARGUMENT, SETTINGS, Count, HelpSection, Names
+from ullage.protocol.options.option import SETTINGS, Count, HelpSection, Names
 from ullage.protocol.plain import From
 
 QUESTIONS, TRAINING, TIME = map(HelpSection, ("Questions", "Training", "Time"))
@@ -50,14 +50,14 @@ class TrainingOptions:
 
     Attributes:
         model: a built-in name, a config.json or its folder, a repository of the hub; or a
-            configuration that was read. None, on the command line: the built-in ones are listed.
+            configuration that was read.
         clips_gradients: torch.nn.utils.clip_grad_norm_ comes before each step.
         keeps_gradients: zero_grad(set_to_none=False): gradients stay allocated.
         steps_in_backward: the optimizer steps each parameter as soon as it has its gradient, and
             frees the gradient.
     """
 
-    model: Model | None = ARGUMENT("", "[MODEL]", default=None)
+    model: Model
     _: KW_ONLY
     gpu: str | None = QUESTIONS(*GPU, complete="gpus")
     which_gpu: bool = QUESTIONS.switch(WHICH_GPU)

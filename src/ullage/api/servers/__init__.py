@@ -1,0 +1,1 @@
+"""Servers of models: their logs, and the search for one."""
