@@ -99,7 +99,7 @@ COMMANDS = (
     _run("fit-plan", "fit --memory 5GiB -- examples/gpt2/train.py --batch-size 4"),
     _run("check", "check gpt2 mlp-phases --no-cache"),
     _run("check-serving", "check serving serving-http --no-cache"),
-    _run("what-if", "explain {roy_train256_ring} --what-if --gpu l4"),
+    _run("what-if", "what-if {roy_train256_ring} --gpu l4"),
     _answer(
         "estimate-llama",
         "estimate llama-3.1-8b --gpu h100-80gb --length 4096 --checkpointing full",
@@ -110,16 +110,16 @@ COMMANDS = (
     ),
     _answer(
         "estimate-tensor",
-        "estimate qwen3-8b --length 8192 --tensor 4 --sequence-parallel --gpu a100-80gb",
+        "estimate qwen3-8b --length 8192 --tensor 4 --gpu a100-80gb",
     ),
-    _answer("estimate-serve", "estimate qwen3-8b --serve --gpu l40s --context 32768 --users 4"),
+    _answer("estimate-serve", "capacity qwen3-8b --gpu l40s --context 32768 --users 4"),
     _answer(
         "estimate-transformers",
-        "estimate llama-3.1-8b --serve --engine transformers --gpu l40s --context 8192",
+        "capacity llama-3.1-8b --engine transformers --gpu l40s --context 8192",
     ),
     _answer("estimate-which", "estimate llama-3.1-8b --length 2048 --which-gpu"),
     _answer("estimate-largest", "estimate llama-3.1-8b --gpu h200 --length 2048 --largest batch"),
-    _answer("estimate-knobs", "estimate llama-3.1-8b --gpu h100-80gb --length 2048 --knobs"),
+    _answer("estimate-knobs", "estimate llama-3.1-8b --gpu h100-80gb --length 2048 --full"),
     _answer(
         "estimate-optimizer",
         "estimate llama-3.1-8b --gpu h100-80gb --length 2048 --optimizer adamw-8bit",

@@ -114,9 +114,10 @@ def play(program: Row, python: str, directory: Path) -> Path:
         snapshot.write_bytes(lzma.decompress(packed))
         return snapshot
     command = [
-        *(sys.executable, "-c", MAIN, "run", "--python", python, "--quiet"),
-        *("--snapshot", str(snapshot), "--force", *words_of(program, directory)),
+        *(sys.executable, "-c", MAIN, "run", "--python", python),
+        *("--snapshot", str(snapshot), *words_of(program, directory)),
     ]
+    snapshot.unlink(missing_ok=True)
     done = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )

@@ -1,6 +1,6 @@
 """The picture at the top of the README: a page of `ullage run`, in a light and a dark window.
 
-    ullage run --gpu rtx-4090 --html page.html --python thin/bin/python -- \
+    ullage run --gpu rtx-4090 -o page.html --python thin/bin/python -- \
         examples/gpt2/train.py --batch-size 16
     python -m benchmarks.picture page.html
 
@@ -39,7 +39,7 @@ def photograph(browser: Browser, page: Path, scheme: str) -> Path:
 def main() -> None:
     """Photograph the page that is named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("page", type=Path, help="written by `ullage run --html`")
+    parser.add_argument("page", type=Path, help="written by `ullage run -o FILE.html`")
     page = parser.parse_args().page
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:

@@ -121,7 +121,7 @@ def commands(python: str, scratch: Path) -> dict[str, Command]:
     empty.touch()
     generate_snapshot(snapshot, NUM_EVENTS)
     ullage = str(Path(sys.executable).with_name("ullage"))
-    run = (ullage, "run", "--gpu", "h100-80gb", "--python", python, "--quiet")
+    run = (ullage, "run", "--gpu", "h100-80gb", "--python", python)
     gpt2 = (GPT2, "--steps", "3", "--batch-size")
     sweep = f"batch={','.join(map(str, SWEPT))}"
     words = {

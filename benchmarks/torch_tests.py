@@ -173,7 +173,7 @@ class Suite(NamedTuple):
         """
         command = [
             str(Path(sys.executable).with_name("ullage")), "run", "--gpu", "h100-80gb", "--gpus",
-            str(FILES[file]), "--python", self.python, "--quiet", "--snapshot",
+            str(FILES[file]), "--python", self.python, "--snapshot",
             str(directory / "snapshot.pickle"), "--", "-m", "pytest", "--noconftest", "-q", "-p",
             "no:cacheprovider", "-p", "no:logging", f"--timeout={LIMIT_S}",
             "--timeout-method=signal", *arguments,

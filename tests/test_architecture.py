@@ -87,124 +87,110 @@ POSITIONAL_PARAMETERS = 5
 # Adding a flag is a decision: it is made here too.
 FLAGS = {
     "run": {
-        "program", "--gpu", "--sweep", "--plot", "--memory", "--capability", "--budget",
-        "--platform",
-        "--alloc-conf", "--steps", "--python", "--real-init", "--dummy-weights", "--values",
-        "--assume", "--plan", "--snapshot", "-o", "--output", "--html", "--json",
-        "--guard", "--resume", "--try-remedies",
-        "--full", "--force", "--quiet", "--gpus", "--world-size", "--rank", "--ranks",
-        "--local-world-size", "--time", "--price", "--interconnect", "--clock", "--timeline",
-        "--measured", "--nvml",
-    },
-    "nvml": {"directory", "command", "--gpu", "--gpus", "--memory", "--capability"},
-    "exec": {"program", "--plan", "--guard", "--resume", "--cap", "--python"},
-    "record": {
-        "program", "--mode", "--snapshot", "--python", "--kernels", "--ring", "--every",
-        "--publish",
-        "--plot", "-o", "--output", "--json", "--full", "--force", "--quiet",
-    },
-    "fit": {
-        "program", "--gpu", "--memory", "--capability", "--budget", "--allow", "--objective",
-        "--price", "--smallest-gpu", "--gpus", "--max-batch", "--largest", "--multiple-of",
-        "--ladder", "--minutes", "--executor",
-        "--alloc-conf", "--steps", "--python", "--dummy-weights", "--assume", "--measured",
-        "-o", "--output", "--html", "--json", "--force", "--quiet",
-    },
-    "check": {
-        "scenarios", "--config", "--python", "--no-cache", "--format", "--json", "-o", "--output",
-        "--html", "--force", "--quiet",
-    },
-    "lock": {
-        "scenarios", "--update", "--config", "--python", "--no-cache", "-o", "--output", "--json",
-        "--force", "--quiet",
+        "program", "--gpu", "--gpus", "--memory", "--capability", "--budget", "--world-size",
+        "--rank", "--ranks", "--time", "--clock", "--python", "--steps", "--sweep", "--plan",
+        "--guard", "--resume", "--try-remedies", "--assume", "--nvml", "--snapshot", "-o",
+        "--output", "--json", "--full",
     },
     "estimate": {
-        "model", "--gpu", "--batch", "--length", "--image", "--precision", "--optimizer",
-        "--checkpointing", "--attention", "--accumulation", "--gradients", "--zeroes-late",
-        "--loss", "--packed", "--compile", "--library", "--torch", "--lora", "--lora-targets",
-        "--lora-dtype", "--lora-dropout", "--quantize", "--buckets",
-        "--data", "--sharding", "--tensor",
-        "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline", "--stage",
-        "--micro-batches", "--offload", "--nvme", "--serve", "--engine", "--engine-version",
-        "--context", "--users", "--weights", "--kv", "--utilization", "--memory", "--block-size",
-        "--batched-tokens", "--max-seqs", "--eager", "--cached", "--lora-slots", "--lora-rank",
-        "--draft", "--speech", "--diffusion", "--index",
-        "--which-gpu", "--largest", "--knobs", "--models", "--time", "--price", "--interconnect",
-        "-o", "--output", "--html", "--json", "--force", "--quiet",
+        "model", "--gpu", "--which-gpu", "--largest", "--full", "--batch", "--length", "--image",
+        "--precision", "--optimizer", "--checkpointing", "--accumulation", "--compile", "--library",
+        "--torch", "--time", "--lora", "--quantize", "--data", "--sharding", "--tensor",
+        "--pipeline", "--offload", "-o", "--output", "--json",
+    },
+    "capacity": {
+        "model", "parts", "--gpu", "--which-gpu", "--full", "--users", "--context", "--image",
+        "--offload", "--traffic", "--slo", "--time", "--engine", "--tensor", "--weights", "--kv",
+        "--utilization", "--memory", "--max-seqs", "--lora-slots", "--draft", "-o", "--output",
+        "--json",
     },
     "serve": {
-        "program", "--gpu", "--traffic", "--slo", "--loads", "--host-time", "--search", "--target",
-        "--allow", "--forecast", "--cache", "--cached", "--python", "-o", "--output", "--html",
-        "--json", "--force", "--quiet",
+        "program", "--gpu", "--traffic", "--slo", "--python", "--loads", "--cached", "-o",
+        "--output", "--json",
     },
-    "scrub": {"file", "-o", "--output", "--word", "--key", "--force"},
-    "gpus": {"name", "--json"},
+    "smallest": {
+        "program", "--gpu", "--traffic", "--slo", "--allow", "--python", "-o", "--output", "--json",
+    },
+    "record": {
+        "program", "--mode", "--snapshot", "--python", "--kernels", "-o", "--output", "--json",
+        "--full",
+    },
     "explain": {
-        "file", "--request", "--what-if", "--gpu", "--memory", "--python", "--rule", "--html",
-        "--export", "--plot", "--try-remedies", "--full",
-        "--json", "-o", "--output", "--force", "--quiet",
+        "file", "--request", "--try-remedies", "--python", "--share", "-o", "--output", "--json",
+        "--full",
     },
-    "diff": {
-        "before", "after", "--json", "-o", "--output", "--no-store", "--html", "--force", "--quiet",
-    },
+    "what-if": {"file", "--gpu", "--memory", "--python", "-o", "--output", "--json"},
+    "diff": {"before", "after", "-o", "--output", "--json"},
     "watch": {
         "--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config",
-        "--listen", "--token-file", "--certificate", "--key", "--names", "--force",
+        "--listen",
+    },
+    "fit": {
+        "program", "--gpu", "--gpus", "--memory", "--budget", "--allow", "--objective", "--ladder",
+        "--smallest-gpu", "--minutes", "--python", "-o", "--output", "--json",
+    },
+    "largest": {
+        "program", "--gpu", "--memory", "--budget", "--vary", "--multiple-of", "--allow",
+        "--python", "-o", "--output", "--json",
+    },
+    "exec": {"program", "--plan", "--guard", "--resume", "--cap", "--python"},
+    "check": {
+        "scenarios", "--config", "--python", "--no-cache", "-o", "--output", "--json", "--write",
+        "--pages",
     },
     "front": {"--config", "--check"},
-    "ui": {"--port", "--no-browser", "--python", "--vllm-python"},
-    "doctor": {"--python", "--json", "--schema"},
-    "env": {
-        "directory", "--torch", "-r", "--requirement", "--with-triton", "--python", "--force",
-    },
+    "ui": {"--port", "--no-browser", "--python"},
+    "env": {"--torch", "-r", "--requirement", "--with-triton", "--python", "directory", "--force"},
+    "gpus": {"name", "--json"},
+    "doctor": {"--python", "--schema", "--json"},
+    "nvml": {"directory", "command", "--gpu", "--gpus"},
 }  # fmt: skip
+# Options of all verbs together: a new one needs one that goes.
+MOST_OPTIONS = 160
 
 # What a verb answers besides: each has a file of its own wherever verbs have.
 QUESTIONS = {
     "alerts",
     "forecast",
     "ladder",
-    "largest",
     "listen",
+    "lock",
     "measure",
     "ranks",
-    "search",
     "server_log",
     "serving",
+    "share",
     "sweep",
-    "what_if",
     "workloads",
 }
-ANSWERS = {*VERBS, *QUESTIONS}
+ANSWERS = {*(verb.replace("-", "_") for verb in VERBS), *QUESTIONS}
 # By the folder in which a file of that name would be: the answers that have none, and why not.
 WITHOUT = {
     "cli": {
-        "forecast": "an option of serve",
+        "forecast": "a kind of capacity",
         "ladder": "an option of fit",
-        "largest": "an option of fit",
+        "lock": "an option of check",
         "ranks": "an option of run",
-        "search": "an option of serve",
-        "serving": "an option of estimate",
-        "what_if": "an option of explain",
-        "workloads": "options of estimate",
+        "serving": "a kind of capacity",
+        "workloads": "kinds of capacity",
         "measure": "a function of Python's",
     },
     "api": {
         "doctor": "looks at this machine",
         "env": "makes a directory",
-        "forecast": "in servers",
+        "forecast": "a kind of capacity",
         "front": "serves a proxy",
         "gpus": "ullage.gpus is the catalogue itself",
-        "ladder": "find_ladder is in largest.py, whose runs of sizes it shares",
         "nvml": "becomes a program of others",
-        "scrub": "writes a file",
-        "search": "in servers",
-        "serve": "beside the estimate of a server, in serving",
         "server_log": "in servers",
+        "serving": "a kind of capacity",
+        "share": "writes a file",
+        "smallest": "in servers",
         "ui": "serves a page",
-        "workloads": "beside the estimate of a training, in estimate",
+        "workloads": "kinds of capacity",
     },
     "report/text": {
+        "capacity": "its kinds have views: forecast, serving, workloads",
         "doctor": "six lines",
         "measure": "a run's report",
         "env": "makes a directory",
@@ -214,10 +200,11 @@ WITHOUT = {
         "nvml": "becomes a program of others",
         "ranks": "a run's report",
         "record": "a run's report",
-        "scrub": "writes a file",
+        "share": "writes a file",
         "ui": "serves a page",
     },
     "report/document": {
+        "capacity": "its kinds have documents: forecast, serving, workloads",
         "doctor": "its record alone",
         "measure": "a run's document",
         "env": "makes a directory",
@@ -227,7 +214,7 @@ WITHOUT = {
         "nvml": "becomes a program of others",
         "ranks": "a run's document",
         "record": "a run's document",
-        "scrub": "writes a file",
+        "share": "writes a file",
         "ui": "serves a page",
     },
 }
@@ -662,6 +649,16 @@ def test_the_flags_are_frozen(verb: str) -> None:
     assert flags == FLAGS[verb]
 
 
+def test_options_are_few_and_none_is_hidden() -> None:
+    commands = [cli.get_command(click.Context(cli), verb) for verb in VERBS]
+    options = [
+        option for command in commands if command is not None for option in command.params
+        if isinstance(option, click.Option)
+    ]  # fmt: skip
+    assert len(VERBS) <= 20 and len(options) <= MOST_OPTIONS
+    assert not [option.name for option in options if option.hidden]
+
+
 @each("folder", sorted(WITHOUT))
 def test_a_verb_has_the_same_stem_in_every_folder(folder: str) -> None:
     stems = {path.stem for path in (SOURCE / folder).glob("*.py")} - {"__init__"}
@@ -672,7 +669,7 @@ def test_a_verb_has_the_same_stem_in_every_folder(folder: str) -> None:
 def test_pages_and_records_of_options_are_called_by_their_verbs() -> None:
     assert {path.stem for path in (SOURCE / "report" / "page").glob("*.py")} >= PAGES
     records = {path.stem for path in (SOURCE / "protocol" / "options").glob("*.py")}
-    assert records - {"__init__", "option"} <= {*VERBS}
+    assert records - {"__init__", "option"} <= {verb.replace("-", "_") for verb in VERBS}
 
 
 @each("path", [*in_folders("cli", "api")], name=label)
@@ -693,7 +690,7 @@ def test_a_verb_is_made_of_its_records(verb: str) -> None:
 
 
 def test_a_section_of_options_is_that_of_a_verb() -> None:
-    assert {*SECTIONS} <= {*VERBS} - {"check", "front", "lock", "watch"}
+    assert {*SECTIONS} <= {*VERBS} - {"check", "front"}
 
 
 def test_the_choices_of_a_recipe_are_those_of_its_option() -> None:

@@ -10,6 +10,7 @@ GPU, also how far off they are.
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -45,12 +46,17 @@ def run_workload(name: str, parts: Path, args: argparse.Namespace) -> Result:
     command = [str(Path(sys.executable).with_name("ullage")), "run", "--gpu", args.gpu, "--json"]
     if args.python:
         command += ["--python", str(args.python)]
-    if name in ALLOC_CONF:
-        command += ["--alloc-conf", ALLOC_CONF[name]]
+    variables = {"PYTORCH_ALLOC_CONF": ALLOC_CONF[name]} if name in ALLOC_CONF else {}
     command += ["--", str(HERE / "record.py"), "--out", str(parts.resolve()), "--one", name]
     try:
         done = subprocess.run(
-            command, cwd=parts, capture_output=True, text=True, timeout=args.timeout, check=False
+            command,
+            cwd=parts,
+            capture_output=True,
+            text=True,
+            timeout=args.timeout,
+            check=False,
+            env={**os.environ, **variables},
         )
     except subprocess.TimeoutExpired:
         return Result(name, f"over {args.timeout} s", None)

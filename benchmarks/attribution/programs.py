@@ -89,7 +89,7 @@ def run_program(program: Program, python: Path, directory: Path) -> Peak:
     ranks = ("--world-size", str(program.world_size)) if program.world_size > 1 else ()
     command = [
         *_ULLAGE, "run", "--gpu", GPU, "--python", str(python), *ranks,
-        "--snapshot", str(snapshot), "--force", "--quiet",
+        "--snapshot", str(snapshot),
         "--", str(PLACE / f"{program.name}.py"), str(truth), *program.flags,
     ]  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTORCH_")}

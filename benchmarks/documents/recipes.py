@@ -8,7 +8,7 @@ from __future__ import annotations
 
 SHARED = ("examples", "tests/programs", "benchmarks/plans/programs")
 
-_SNAPSHOT = "ullage run --quiet --python thin/bin/python --snapshot snapshot.pickle"
+_SNAPSHOT = "ullage run --python thin/bin/python --snapshot snapshot.pickle"
 _SNAPSHOTS = f"""
 {_SNAPSHOT} -- examples/gpt2/train.py
 cp snapshot.pickle before.pickle

@@ -1,4 +1,4 @@
-"""Compare `ullage.find_largest` with the batch finders of accelerate and Lightning, and write
+"""Compare `ullage.largest` with the batch finders of accelerate and Lightning, and write
 docs/results/plans.md.
 
     python -m benchmarks.plans.finders --python ENVIRONMENT/bin/python
@@ -97,7 +97,7 @@ def look(model: str, gpu: str, batch: int, python: str) -> tuple[int, float]:
 
 def ask_ullage(model: str, gpu: str, python: str, allow: str) -> list[Row]:
     """The largest as it is, under a plan, and what is fastest for each sample."""
-    found = ullage.find_largest(
+    found = ullage.largest(
         [PROGRAM, model, "--batch", "{batch}"], gpu=gpu, python=python, steps=STEPS, allow=allow
     )
     report = found.report

@@ -74,9 +74,10 @@ def watch(
     where = () if is_recorded else ("--gpu", GPU)
     snapshot = directory / SNAPSHOT
     command = [
-        *MAIN, verb, "--json", "--python", str(python), "--snapshot", str(snapshot), "--force",
+        *MAIN, verb, "--json", "--python", str(python), "--snapshot", str(snapshot),
         *where, *options, "--", *program,
     ]  # fmt: skip
+    snapshot.unlink(missing_ok=True)
     with subprocess.Popen(
         command, cwd=directory, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,

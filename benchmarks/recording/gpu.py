@@ -69,8 +69,10 @@ def ullage(*words: str) -> list[str]:
 def record(name: str, place: Path, mode: str = "full") -> list[str]:
     """The command that records an example."""
     stem = name.partition("/")[0]
+    for ending in ("ullage", "json"):
+        (place / f"{stem}.{ending}").unlink(missing_ok=True)
     return ullage(
-        "record", "--mode", mode, "--force", "--snapshot", str(place / f"{stem}.ullage"),
+        "record", "--mode", mode, "--snapshot", str(place / f"{stem}.ullage"),
         "-o", str(place / f"{stem}.json"), "--", str(ROOT / "examples" / name),
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Closed loops of one server, one after another: what `ullage serve` says of each.
 
-ullage run --clock virtual --values off --world-size 2 --rank 0 -- closed_loops.py TASK RESULT
+ullage run --clock virtual --world-size 2 --rank 0 -- closed_loops.py TASK RESULT
 
 TASK is a JSON object: "arguments" (the words after `vllm serve`), "config", "gpu", "host" (seconds
 of the host, as in HostTime) and "loops": objects with "traffic", a generator's text, and of a

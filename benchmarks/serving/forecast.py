@@ -83,14 +83,15 @@ def run_server(name: str, python: str) -> dict[str, Any]:
             "traffics": server["traffics"],
         }  # fmt: skip
         (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        (folder / "ullage.toml").write_text("[run]\nvalues = false\n", encoding="utf-8")
         subprocess.run(
             [
                 *_ULLAGE, "run", "--gpu", server["gpu"], "--python", python, "--clock", "virtual",
-                "--values", "off", "--snapshot", str(folder / "run.pickle"), "--quiet", "--",
+                "--snapshot", str(folder / "run.pickle"), "--",
                 str(HERE / "many_traffics.py"), str(folder / "task.json"),
                 str(folder / "result.json"),
             ],
-            check=False,
+            check=False, cwd=folder,
         )  # fmt: skip
         result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     result["torch"] = torch_version(Path(python))
@@ -159,7 +160,7 @@ HEADS: Final = (
     "to the last answer | forecast |"
 )
 INTRODUCTION: Final = """The engine is vLLM on the phantom (`ullage serve`), whose own scheduler \
-decides what is preempted. The forecast (`ullage serve --forecast`) counts blocks: it has the \
+decides what is preempted. The forecast (`ullage capacity --traffic`) counts blocks: it has the \
 configuration, the bytes of the cache, the GPU's kernel tables, and the times and lengths of the \
 requests; no engine runs. The cache is the bottleneck in all of them. No figure was fitted; a \
 mistake was found with the traffic of the first server, before the second's was looked at."""

@@ -1,6 +1,6 @@
 """Several kinds of traffic on one start of a server, one after another.
 
-ullage run --clock virtual --values off -- many_traffics.py TASK RESULT
+ullage run --clock virtual -- many_traffics.py TASK RESULT
 
 TASK is a JSON object: "arguments" (the words after `vllm serve`), "config", "gpu", and "traffics",
 texts as of --traffic. RESULT gets the engine's figures, and of each traffic what the engine did.

@@ -52,15 +52,16 @@ def run_on_phantom(
             "host": host,
         }  # fmt: skip
         (folder / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        (folder / "ullage.toml").write_text("[run]\nvalues = false\n", encoding="utf-8")
         result = folder / "result.json"
         subprocess.run(
             [
                 *ULLAGE, "run", "--gpu", gpu, "--python", python, "--clock", "virtual",
-                "--values", "off", "--world-size", str(ranks), "--rank", "0",
-                "--snapshot", str(folder / "loops.pickle"), "--quiet",
+                "--world-size", str(ranks), "--rank", "0",
+                "--snapshot", str(folder / "loops.pickle"),
                 "--", str(_PROGRAM), str(folder / "task.json"), str(result),
             ],
-            check=False,
+            check=False, cwd=folder,
         )  # fmt: skip
         if not result.is_file():
             raise SystemExit(f"{' '.join(arguments)}: no result, see the output above")

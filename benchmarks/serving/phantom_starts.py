@@ -74,7 +74,7 @@ def settings(row: dict[str, Any]) -> tuple[list[str], str, dict[str, str]]:
     model = str(ROOT / model) if model.endswith(".json") else model
     command, gpu, version, share = ["vllm", "serve", model], "", "", ""
     for word in words:
-        if word in ("--serve", "--cached"):
+        if word == "--cached":
             continue
         value = next(words)
         if word == "--gpu":

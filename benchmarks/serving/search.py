@@ -25,15 +25,15 @@ HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "search.json"
 SEARCHES: Final[dict[str, tuple[str, ...]]] = {
     "chat": (
-        "serve", "--search", "--gpu", "l4,l40s,a100-80gb,h100-80gb", "--allow", "fp8-cache",
+        "smallest", "--gpu", "l4,l40s,a100-80gb,h100-80gb", "--allow", "fp8-cache",
         "--traffic", "azure-conv:rate=3,duration=5m", "--slo", "ttft=1s,tpot=50ms",
     ),
     "more chat": (
-        "serve", "--search", "--gpu", "l40s", "--traffic", "azure-conv:rate=3.5,duration=4m",
+        "smallest", "--gpu", "l40s", "--traffic", "azure-conv:rate=3.5,duration=4m",
         "--slo", "ttft=2s,tpot=50ms",
     ),
     "long prompts": (
-        "serve", "--search", "--gpu", "h100-80gb", "--traffic",
+        "smallest", "--gpu", "h100-80gb", "--traffic",
         "poisson:rate=3,prompt=6000,output=300,spread=0.5,duration=3m", "--slo",
         "ttft=5s,tpot=30ms",
     ),
@@ -49,9 +49,10 @@ _ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main(
 def search(words: tuple[str, ...], python: str) -> dict[str, Any]:
     """The document of one search."""
     output = HERE / "search.out.json"
+    output.unlink(missing_ok=True)
     subprocess.run(
         [
-            *_ULLAGE, *words, "-o", str(output), "--force", "--quiet", "--python", python, "--",
+            *_ULLAGE, *words, "-o", str(output), "--python", python, "--",
             *COMMAND,
         ],
         check=False,

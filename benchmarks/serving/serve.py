@@ -93,17 +93,17 @@ def serve(python: str, gpu: str, traffic: str, *others: str) -> dict[str, Any]:
         output = Path(name, "served.json")
         words = [
             *ULLAGE, "serve", "--gpu", gpu, "--traffic", traffic, "--slo", SLO, *others,
-            "--host-time", "none", "--quiet",
             "-o", str(output), "--python", python, "--", *MODEL,
         ]  # fmt: skip
+        Path(name, "ullage.toml").write_text('[serve]\nhost_time = "none"\n', encoding="utf-8")
         before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        subprocess.run(words, check=True)
+        subprocess.run(words, check=True, cwd=name)
         wall_s, after = time.monotonic() - begin_s, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         document: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
     real = document.pop("real_s")
     return {
-        "command": f"ullage {' '.join(words[3:words.index('--quiet')])} -- {' '.join(MODEL)}",
+        "command": f"ullage {' '.join(words[3:words.index('-o')])} -- {' '.join(MODEL)}",
         "document": document, "real_s": real, "wall_s": wall_s, "cpu_s": cpu_s,
         "load": round(os.getloadavg()[0], 1),
     }  # fmt: skip

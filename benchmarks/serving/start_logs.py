@@ -76,7 +76,7 @@ def start(name: str, python: str) -> None:
         (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
         done = subprocess.run(
             [
-                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--quiet", *_rank(name), "--",
+                *_ULLAGE, "run", "--gpu", GPU, "--python", python, *_rank(name), "--",
                 str(HERE / "start_log.py"), "serve", str(folder), *COMMON, *STARTS[name],
             ],
             check=False, capture_output=True, text=True,

@@ -2,25 +2,23 @@
 
     python -m benchmarks.serving.starts
 
-Every row of starts.toml is one command of `ullage estimate --serve`. Writes
+Every row of starts.toml is one answer of `ullage capacity`, its options as flags. Writes
 docs/results/serving.md; tests/cli/test_serving_starts.py holds the aggregate.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import shlex
 import tomllib
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks.option_words import read_words
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.cli.main import run_cli
+from ullage.api.capacity import capacity
+from ullage.protocol.options.capacity import CapacityOptions
 from ullage.units import GIB
 
 HERE: Final = Path(__file__).resolve().parent
@@ -79,14 +77,8 @@ def load() -> dict[str, list[dict[str, Any]]]:
 
 
 def ask(start: dict[str, Any]) -> Outcome:
-    """What the row's command answers; run from the repository's root."""
-    command = shlex.split(start["command"])
-    if command[0].endswith(".json"):
-        command[0] = str(ROOT / command[0])
-    out = io.StringIO()
-    with redirect_stdout(out):
-        run_cli(["estimate", *command, "--json"])
-    document = json.loads(out.getvalue())
+    """The answer of the row's options."""
+    document = capacity.act(read_words(CapacityOptions, start["command"])).document
     low, likely, high = document["kv_bytes"]
     each = sum(group["token_bytes"] for group in document["kv_groups"])
     printed = round(start["kv_gib"] * GIB) if "kv_gib" in start else start["tokens"] * each

@@ -138,8 +138,8 @@ class Bench:
             ("`ullage explain`", ["explain", str(path)], "5 s"),
             ("the same from `.ullage`", ["explain", str(compact)], ""),
             ("`ullage diff` of two `.ullage`", ["diff", str(compact), str(second)], "5 s"),
-            ("`ullage explain --what-if`, torch included",
-             ["explain", str(compact), "--what-if", "--python", str(python)], ""),
+            ("`ullage what-if`, torch included",
+             ["what-if", str(compact), "--python", str(python)], ""),
         ]  # fmt: skip
         rows = [f"| **verbs, {num_events:,} events**, from start to end | | | |"]
         for name, words, target in kinds:

@@ -117,8 +117,6 @@ def measure(name: str, options: tuple[str, ...], seconds: float) -> Cost:
     is_page = is_busy or not options
     command = [sys.executable, "-c", MAIN, "watch", "--interval", "0.1"]
     command += () if is_page else options
-    if "--record" in options:
-        command.append("--force")
     stream = other if is_page else subprocess.DEVNULL
     with (
         busy_machine() if is_busy else nullcontext(environment()) as variables,

@@ -60,7 +60,7 @@ def command(python: str, program: Path, *more: str) -> Command:
     """A run of a program."""
     words = (
         sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--gpu", "h100",
-        "--quiet", "--force", "--snapshot", "kept.pickle", "--python", python, *more, "--",
+        "--snapshot", "/dev/null", "--python", python, *more, "--",
         str(program),
     )  # fmt: skip
     return Command(words, dict(os.environ))

@@ -46,9 +46,10 @@ def predict(name: str, python: Path, work: Path) -> dict[str, Any] | None:
     if not path.exists():
         command = [
             str(Path(sys.executable).with_name("ullage")), "run", "--gpu", GPU, "--python",
-            str(python), "--clock", "virtual", "--quiet", "--snapshot", str(work / "run.pickle"),
-            "--force", "--", str(RECORD), "--out", str(work), "--one", name, "--times",
+            str(python), "--clock", "virtual", "--snapshot", str(work / "run.pickle"),
+            "--", str(RECORD), "--out", str(work), "--one", name, "--times",
         ]  # fmt: skip
+        (work / "run.pickle").unlink(missing_ok=True)
         subprocess.run(command, cwd=work, capture_output=True, check=False)
     return json.loads(path.read_text()) if path.exists() else None
 

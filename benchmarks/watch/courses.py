@@ -173,7 +173,7 @@ def _run(program: Program, python: Path, directory: Path) -> Log:
     ullage = str(Path(sys.executable).with_name("ullage"))
     command = [
         ullage, "run", "--gpu", program.gpu, "--python", str(python),
-        "--snapshot", str(directory / f"{program.pid}.pickle"), "--quiet", "--force", "--",
+        "--snapshot", str(directory / f"{program.pid}.pickle"), "--",
         str(_PROGRAM), program.fault,
     ]  # fmt: skip
     done = subprocess.run(

@@ -88,7 +88,7 @@ def _run(python: Path, program: WildProgram, directory: Path, *options: str) -> 
     """What a run says, and the version of torch."""
     command = [
         sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--gpu", GPU,
-        "--python", str(python), "--json", "--force", "--snapshot", "snapshot.pickle",
+        "--python", str(python), "--json", "--snapshot", "snapshot.pickle",
         *options, "--", *program.words,
     ]  # fmt: skip
     environment = os.environ | {

@@ -23,6 +23,7 @@ from typing import Any, Final
 import ullage
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish, table
+from ullage.estimate.workloads.answer import WorkloadEstimate
 from ullage.models.builtin import find_model
 
 HERE: Final = Path(__file__).resolve().parent
@@ -71,7 +72,7 @@ def on_phantom(python: str, program: str, *words: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         done = subprocess.run(
             [
-                *_ULLAGE, "run", "--gpu", GPU, "--python", python, "--quiet",
+                *_ULLAGE, "run", "--gpu", GPU, "--python", python,
                 "--snapshot", str(Path(name, "run.pickle")), "--", str(HERE / program), *words,
             ],
             check=False, capture_output=True, text=True,
@@ -87,6 +88,14 @@ def figures(output: str, program: str) -> dict[str, Any]:
     raise SystemExit(f"{program} printed no figures:\n{output[-3000:]}")
 
 
+def estimate_workload(model: str, gpu: str | None = GPU, **options: Any) -> WorkloadEstimate:
+    """The estimate of what is served beside text."""
+    found = ullage.capacity(model, gpu=gpu, **options).estimate
+    if not isinstance(found, WorkloadEstimate):
+        raise TypeError(f"{model}: found {found!r}, expected a workload")
+    return found
+
+
 def run_speech(python: str) -> list[dict[str, Any]]:
     """Every case of SPEECH: the estimate, and what was measured."""
     rows = []
@@ -95,7 +104,7 @@ def run_speech(python: str) -> list[dict[str, Any]]:
             path = Path(name, "config.json")
             path.write_text(json.dumps(dict(find_model(model).config.fields)), encoding="utf-8")
             seen = on_phantom(python, "whisper_streams.py", str(path), str(streams), str(at_once))
-        place = ullage.estimate_speech(model, streams, at_once=at_once, gpu=GPU).estimate.places[0]
+        place = estimate_workload(model, users=streams, max_seqs=at_once).places[0]
         sizes = {term.name: term.bytes for term in place.terms}
         rows.append({
             "case": f"{model}, {streams} streams, {at_once} at once",
@@ -132,18 +141,19 @@ def run_diffusion(python: str) -> list[dict[str, Any]]:
             path = Path(name, "case.json")
             path.write_text(json.dumps(case), encoding="utf-8")
             seen = on_phantom(python, "diffusion_stages.py", str(path))
-        parts = f"vae=sd-vae,offload={offload},tiles={'on' if is_tiled else 'off'}"
-        parts += ",text=clip-vit-l14" if has_text else ""
-        answer = ullage.estimate_diffusion(denoiser, parts, images=images, side=side, gpu=GPU)
+        parts = ("sd-vae", "clip-vit-l14") if has_text else ("sd-vae",)
+        estimate = estimate_workload(
+            denoiser, parts=parts, users=images, image=side, offload=offload, tiles=is_tiled
+        )
         stages = ("text", "denoiser", "decoder") if has_text else ("denoiser", "decoder")
         rows.append({
             "case": f"{denoiser}, {images} of {side} pixels, offload {offload}"
             + (", tiles" if is_tiled else ""),
             "stages": {
                 stage: (value, seen[stage])
-                for stage, (_, value, _) in zip(stages, answer.estimate.figures, strict=True)
+                for stage, (_, value, _) in zip(stages, estimate.figures, strict=True)
             },
-            "peak": (*tensors(answer.estimate.places[0]), max(seen[stage] for stage in stages)),
+            "peak": (*tensors(estimate.places[0]), max(seen[stage] for stage in stages)),
         })  # fmt: skip
         print(rows[-1], flush=True)
     return rows
@@ -163,7 +173,7 @@ def run_index(python: str) -> dict[str, Any]:
     for (name, vectors, width, ours), size in zip(INDEXES, seen["sizes"], strict=True):
         kind, _, rest = ours.partition(":")
         text = f"{kind}:vectors={vectors},width={width},headroom=0%" + (f",{rest}" if rest else "")
-        estimate = ullage.estimate_index(text).estimate
+        estimate = estimate_workload(text, gpu=None)
         rows.append({"case": f"{name}, {vectors:,} x {width}",
                      "bytes": (estimate.places[0].bytes, size)})  # fmt: skip
     return {"faiss": seen["faiss"], "rows": rows}
@@ -199,8 +209,8 @@ def compare_server(ours: dict[str, Any], seen: dict[str, int]) -> dict[str, Any]
         "batched_tokens": SERVER["max_num_batched_tokens"],
         "max_seqs": SERVER["max_num_seqs"], **ours,
     }  # fmt: skip
-    estimate = ullage.estimate_serving(MODEL, **plan).estimate
-    given = ullage.estimate_serving(MODEL, kv_bytes=seen["cache"], **plan).estimate
+    estimate = ullage.capacity(MODEL, **plan).estimate
+    given = ullage.capacity(MODEL, kv_bytes=seen["cache"], **plan).estimate
     sizes = {term.name: term.bytes for term in estimate.terms}
     weights = sizes["weights"] + sizes.get("adapters and drafts", 0)
     low, likely, high = estimate.kv_bytes

@@ -18,38 +18,27 @@ from ullage.version import __version__
 
 if TYPE_CHECKING:
     from ullage.api.alerts import AlertReplay, replay_alerts
+    from ullage.api.capacity import Capacity, capacity
     from ullage.api.check import Check, check
     from ullage.api.diff import Diff, diff
-    from ullage.api.estimate import (
-        Estimate,
-        WorkloadAnswer,
-        estimate_diffusion,
-        estimate_index,
-        estimate_speech,
-        estimate_training,
-    )
+    from ullage.api.estimate import Estimate, estimate_training
     from ullage.api.explain import Explanation, explain_file
     from ullage.api.fit import Fit, fit
-    from ullage.api.largest import FoundLadder, Largest, find_ladder, find_largest
+    from ullage.api.ladder import FoundLadder, find_ladder
+    from ullage.api.largest import Largest, largest
     from ullage.api.lock import Locked, lock
     from ullage.api.measure import measure
     from ullage.api.ranks import run_ranks
     from ullage.api.record import Recorded, read_recording, record_program
     from ullage.api.run import Run, run
-    from ullage.api.servers.forecast import ForecastServing, forecast_serving
-    from ullage.api.servers.search import SearchedServer, search_server
+    from ullage.api.serve import ServedTraffic, serve_traffic
     from ullage.api.servers.server_log import (
         ExplainedServer,
         ServerDiff,
         diff_servers,
         explain_server,
     )
-    from ullage.api.serving import (
-        ServedTraffic,
-        ServingAnswer,
-        estimate_serving,
-        serve_traffic,
-    )
+    from ullage.api.servers.smallest import Smallest, smallest
     from ullage.api.sweep import Sweep, sweep
     from ullage.api.watch import read_samples, watch_gpus
     from ullage.api.what_if import WhatIf, what_if
@@ -81,6 +70,7 @@ __all__ = [
     "AlertReplay",
     "BudgetExceeded",
     "Cap",
+    "Capacity",
     "Check",
     "DeviceError",
     "Diff",
@@ -89,7 +79,6 @@ __all__ = [
     "ExplainedServer",
     "Explanation",
     "Fit",
-    "ForecastServing",
     "FoundLadder",
     "GuardError",
     "Largest",
@@ -100,10 +89,9 @@ __all__ = [
     "RequestTooLarge",
     "Run",
     "Sample",
-    "SearchedServer",
     "ServedTraffic",
     "ServerDiff",
-    "ServingAnswer",
+    "Smallest",
     "SnapshotError",
     "SpecError",
     "SplitCheck",
@@ -111,26 +99,21 @@ __all__ = [
     "UllageError",
     "ValueCache",
     "WhatIf",
-    "WorkloadAnswer",
     "__version__",
     "cap",
+    "capacity",
     "check",
     "check_split",
     "diff",
     "diff_servers",
-    "estimate_diffusion",
-    "estimate_index",
-    "estimate_serving",
-    "estimate_speech",
     "estimate_training",
     "explain_file",
     "explain_server",
     "find_ladder",
-    "find_largest",
     "fit",
-    "forecast_serving",
     "guard",
     "guard_inference",
+    "largest",
     "lock",
     "measure",
     "prefetch",
@@ -141,8 +124,8 @@ __all__ = [
     "replay_alerts",
     "run",
     "run_ranks",
-    "search_server",
     "serve_traffic",
+    "smallest",
     "split_rows",
     "sweep",
     "watch_gpus",
@@ -154,6 +137,7 @@ _MODULES = {
     "AlertReplay": "ullage.api.alerts",
     "BudgetExceeded": "ullage.errors",
     "Cap": "ullage.techniques.applying.cap",
+    "Capacity": "ullage.api.capacity",
     "Check": "ullage.api.check",
     "DeviceError": "ullage.errors",
     "Diff": "ullage.api.diff",
@@ -162,8 +146,7 @@ _MODULES = {
     "ExplainedServer": "ullage.api.servers.server_log",
     "Explanation": "ullage.api.explain",
     "Fit": "ullage.api.fit",
-    "ForecastServing": "ullage.api.servers.forecast",
-    "FoundLadder": "ullage.api.largest",
+    "FoundLadder": "ullage.api.ladder",
     "GuardError": "ullage.errors",
     "Largest": "ullage.api.largest",
     "Locked": "ullage.api.lock",
@@ -173,10 +156,9 @@ _MODULES = {
     "RequestTooLarge": "ullage.errors",
     "Run": "ullage.api.run",
     "Sample": "ullage.watch.sample",
-    "SearchedServer": "ullage.api.servers.search",
-    "ServedTraffic": "ullage.api.serving",
+    "ServedTraffic": "ullage.api.serve",
     "ServerDiff": "ullage.api.servers.server_log",
-    "ServingAnswer": "ullage.api.serving",
+    "Smallest": "ullage.api.servers.smallest",
     "SnapshotError": "ullage.errors",
     "SpecError": "ullage.errors",
     "SplitCheck": "ullage.runtime.batches.split_check",
@@ -184,37 +166,32 @@ _MODULES = {
     "UllageError": "ullage.errors",
     "ValueCache": "ullage.caches.value_cache",
     "WhatIf": "ullage.api.what_if",
-    "WorkloadAnswer": "ullage.api.estimate",
     "cap": "ullage.techniques.applying.cap",
+    "capacity": "ullage.api.capacity",
     "check": "ullage.api.check",
     "check_split": "ullage.runtime.batches.split_check",
     "diff": "ullage.api.diff",
     "diff_servers": "ullage.api.servers.server_log",
-    "estimate_diffusion": "ullage.api.estimate",
-    "estimate_index": "ullage.api.estimate",
-    "estimate_serving": "ullage.api.serving",
-    "estimate_speech": "ullage.api.estimate",
     "estimate_training": "ullage.api.estimate",
     "explain_file": "ullage.api.explain",
     "explain_server": "ullage.api.servers.server_log",
-    "find_ladder": "ullage.api.largest",
-    "find_largest": "ullage.api.largest",
+    "find_ladder": "ullage.api.ladder",
     "fit": "ullage.api.fit",
-    "forecast_serving": "ullage.api.servers.forecast",
     "guard": "ullage.runtime.open_guard",
     "guard_inference": "ullage.runtime.requests.inference",
+    "largest": "ullage.api.largest",
     "lock": "ullage.api.lock",
     "measure": "ullage.api.measure",
     "prefetch": "ullage.loaders.prefetch",
     "read_recording": "ullage.api.record",
     "read_samples": "ullage.api.watch",
-    "replay_alerts": "ullage.api.alerts",
     "record": "ullage.record",
     "record_program": "ullage.api.record",
+    "replay_alerts": "ullage.api.alerts",
     "run": "ullage.api.run",
     "run_ranks": "ullage.api.ranks",
-    "search_server": "ullage.api.servers.search",
-    "serve_traffic": "ullage.api.serving",
+    "serve_traffic": "ullage.api.serve",
+    "smallest": "ullage.api.servers.smallest",
     "split_rows": "ullage.runtime.batch_split",
     "sweep": "ullage.api.sweep",
     "watch_gpus": "ullage.api.watch",

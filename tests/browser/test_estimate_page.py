@@ -1,4 +1,4 @@
-"""The page of `ullage estimate --serve --html`: one file, for both themes and any screen."""
+"""The page of `ullage capacity -o FILE.html`: one file, for both themes and any screen."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ullage.api.serving import estimate_serving
+from ullage.api.capacity import capacity
 
 pytestmark = pytest.mark.slow
 
 PAGES = {
-    "serving": lambda: estimate_serving("gemma-3-1b", gpu="l4", users=4),
+    "serving": lambda: capacity("gemma-3-1b", gpu="l4", users=4),
 }
 
 

@@ -40,10 +40,10 @@ SERVING = {
 
 
 @contextmanager
-def serve(*options: str) -> Iterator[str]:
-    """A server, and its address with the token."""
-    command = [sys.executable, "-c", MAIN, "ui", "--no-browser", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+def serve(directory: Path | None = None) -> Iterator[str]:
+    """A server, and its address with the token; the directory has its ullage.toml."""
+    command = [sys.executable, "-c", MAIN, "ui", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=directory) as process:
         assert process.stdout is not None
         yield process.stdout.readline().split()[1]
         process.terminate()
@@ -78,7 +78,8 @@ def engine_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     script = tmp_path_factory.mktemp("engine") / "python"
     script.write_text(ENGINE.format(python=sys.executable))
     script.chmod(0o755)
-    with serve("--vllm-python", str(script)) as found:
+    (script.parent / "ullage.toml").write_text(f'[ui]\nvllm_python = "{script}"\n')
+    with serve(script.parent) as found:
         yield found
 
 

@@ -1,4 +1,4 @@
-"""`ullage check` and `ullage lock` where nothing has to run: wrong use, reports, formats."""
+"""`ullage check` and its --write where nothing runs: wrong use, reports, formats."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_the_report_names_what_grew_and_what_to_do(view: CheckView) -> None:
         r"train\.py:12 in forward +1\.00 GiB",
         r"UL121, which was not found before",
         r"broken: ValueError: a <b> & c at train\.py:7 in main",
-        r"ullage lock new",
-        r"ullage lock --update train",
+        r"ullage check --write new",
+        r"ullage check --write train",
     ):
         assert re.search(words, text), f"{words}\n{text}"
 
@@ -144,7 +144,7 @@ def test_the_summary_has_the_table_and_the_link(view: CheckView) -> None:
     text = github_summary(view, {"train": "pages/train.html"})
     assert "| train ([page](pages/train.html)) | 2.00 GiB | +1.00 GiB | 3.00 GiB |" in text
     assert "**exceeded**" in text
-    assert "\n    ullage lock --update train\n" in text
+    assert "\n    ullage check --write train\n" in text
     assert len(github_summary(CheckView(view.path, view.judged * 8000, {}), {})) <= 1_000_000
 
 
@@ -181,7 +181,7 @@ def test_the_report_of_a_lock(view: CheckView, tmp_path: Path) -> None:
     text = render(locked_blocks(report))
     assert "not locked: 1 of 4 scenarios did not go through" in text
     assert re.search(r"train +2\.00 GiB +3\.00 GiB +\+1\.00 GiB +left as it was", text)
-    assert "ullage lock --update train" in text
+    assert "ullage check --write train" in text
     found = lock_document(report)
     assert (found["schema"], found["exit_code"]) == ("ullage.lock/1", 3)
     assert list(found["written"]) == ["new"]
@@ -190,12 +190,12 @@ def test_the_report_of_a_lock(view: CheckView, tmp_path: Path) -> None:
 
 WRONG_USE = (
     (["check"], "there is no ullage.toml"),
-    (["lock"], "there is no ullage.toml"),
+    (["check", "--write"], "there is no ullage.toml"),
     (["check", "--config", "none.toml"], "'none.toml' cannot be read"),
-    (["check", "--json", "--format", "junit"], "keep one of them"),
-    (["check", "--format", "xml"], "see `ullage check --help`"),
-    (["check", "--html", "file"], "is a file; give a directory"),
-    (["check", "-o", "file"], "--force"),
+    (["check", "--write", "--pages", "pages"], "--pages does not go with --write"),
+    (["check", "-o", "page.html"], "would hold a page, which this answer does not have"),
+    (["check", "--pages", "file"], "is a file; give a directory"),
+    (["check", "-o", "file"], "exists; give another name, or remove it"),
 )
 
 
@@ -221,10 +221,10 @@ CONFIG = '[scenario.train]\ncommand = "train.py"\n'
     [
         (CONFIG, "", ["check", "trai"], "did you mean 'train'?"),
         (CONFIG, "version = 9\n", ["check"], "a newer ullage wrote it"),
-        (CONFIG, "version = 9\n", ["lock"], "a newer ullage wrote it"),
+        (CONFIG, "version = 9\n", ["check", "--write"], "a newer ullage wrote it"),
         (CONFIG, "version = 1\n[\n", ["check"], "restore it from git"),
         (CONFIG, "", ["check"], "scenario 'train' (line 1): there is no file 'train.py'"),
-        (CONFIG, "", ["lock", "--update", "x"], "there is no scenario 'x'"),
+        (CONFIG, "", ["check", "--write", "x"], "there is no scenario 'x'"),
     ],
 )
 def test_a_wrong_configuration_or_lock_exits_with_2(

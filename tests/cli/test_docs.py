@@ -87,7 +87,7 @@ def test_a_workflow_keeps_and_uses_what_it_makes(name: str) -> None:
     kept = re.findall(r"^\s+path: (\S+)$", block, re.MULTILINE)
     kept += [path for row in re.findall(r"paths: \[(.*)\]", block) for path in row.split(", ")]
     assert {made, CACHE_NAME} <= set(kept)
-    pages = option(block, "--html")
+    pages = option(block, "--pages")
     assert f"path: {pages}," in block or pages in kept
     if name == "gitlab":
         assert f"junit: {option(block, '-o')} }}" in block

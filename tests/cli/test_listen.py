@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,12 +112,27 @@ def test_a_port_that_is_taken(place: Any, machine: dict[str, str]) -> None:
         (["--listen", "x"], "give [HOST:]PORT"),
         (["--listen", "0", "--once"], "does not go with --once or --replay"),
         (["--listen", "0", "--replay", "a.jsonl"], "does not go with --once or --replay"),
-        (["--listen", "0", "--key", "a.pem"], "--certificate and --key go together"),
-        (["--listen", "0", "--token-file", "none"], "cannot be read"),
-        (["--token-file", "none"], "are of --listen"),
-        (["--names"], "give --listen"),
     ],
 )
 def test_wrong_use(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli(["watch", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('key = "a.pem"', "certificate and key go together"),
+        ('token_file = "none"', "cannot be read"),
+        ('tokens = "none"', "has no option 'tokens'; did you mean 'token_file'?"),
+    ],
+)
+def test_what_the_section_says_of_listening_is_read(
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    alert = "[watch.alert.memory]\nenabled = false\n"
+    (tmp_path / "ullage.toml").write_text(f"[watch]\n{line}\n{alert}")
+    assert run_cli(["watch", "--listen", "0"]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

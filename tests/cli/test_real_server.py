@@ -11,12 +11,12 @@ from benchmarks.serving.real.page import (
     PHANTOM,
     RECORDED,
     SERVERS,
+    forecast_of,
     latencies,
     read_loads,
     starts_table,
 )
 
-from ullage import forecast_serving
 from ullage.serve.host_time import MEASURED
 
 
@@ -59,9 +59,7 @@ def test_the_forecast_has_the_preemptions_of_the_recorded_server() -> None:
     server = next(each for each in servers if each["name"] == "llama-blocks")
     load = server["loads"][-1]
     real = read_loads(server)[load["name"]]
-    forecast = forecast_serving(
-        server["model"], load["traffic"], gpu="h100-80gb", flags=server["flags"]
-    ).forecast
+    forecast = forecast_of(server, load["traffic"])
     assert real.num_preemptions > 100
     assert forecast.num_preemptions == pytest.approx(real.num_preemptions, rel=0.2)
 

@@ -85,15 +85,17 @@ def test_what_cannot_be_run_is_refused(place: Place, words: tuple[str, ...], mes
         (("--sweep", "batch=1,2", "--gpu", "t4,abacus"), "unknown GPU 'abacus'"),
         (("--gpu", "t4,t4"), "GPU has 't4' twice; give each value once"),
         (("--sweep", "batch=1,2", "--snapshot", "s.pickle"), "a sweep keeps no snapshots"),
-        (("--sweep", "batch=1,2", "--timeline", "t.json"), "--timeline is of one run"),
-        (("--time", "--price", "0"), "price=0.0 is not a price"),
-        (("--sweep", "batch=1,2", "--plot", "p.gif"), "expected one of .svg, .png, .pdf"),
-        (("--sweep", "batch=1,2", "--plot", "taken.svg"), "'taken.svg' exists; give another name"),
+        (("--sweep", "batch=1,2", "-o", "t.perfetto.json"), "would hold a timeline, which this"),
+        (("--sweep", "batch=1,2", "-o", "page.html"), "end it in one of .json, .svg, .png, .pdf"),
+        (("--time", "[run] price = 0"), "price=0.0 is not a price"),
         (("--sweep", "batch=1,2", "-o", "taken.svg"), "'taken.svg' exists; give another name"),
-        (("--sweep", "batch=1,2", "-o", "a.svg", "--plot", "a.svg"), "both name 'a.svg'"),
-        (("--plot", "p.svg"), "--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs"),
-        (("--interconnect", "fast"), "interconnect 'fast'; expected such as 'nvlink', 'pcie'"),
-        (("--time", "--interconnect", "fast"), "interconnect 'fast'; expected such as 'nvlink'"),
+        (("--sweep", "batch=1,2", "-o", "a.svg", "-o", "a.svg"), "both name 'a.svg'"),
+        (("-o", "p.svg"), "'p.svg' would hold a plot, which this answer does not have"),
+        (
+            ('[run] interconnect = "fast"',),
+            "interconnect 'fast'; expected such as 'nvlink', 'pcie'",
+        ),
+        (("--time", '[run] interconnect = "fast"'), "expected such as 'nvlink'"),
         (("--clock", "slow"), "'slow' is not one of 'real', 'virtual'"),
     ],
 )
@@ -107,7 +109,7 @@ def test_a_sweep_that_makes_no_sense_is_refused(
 
 def test_a_plot_without_matplotlib_is_refused_before_the_runs(place: Place) -> None:
     main = f"import sys; sys.modules['matplotlib'] = None\n{MAIN}"
-    words = ("run", "--sweep", "batch=1,2", "--plot", "p.svg", "--", "train.py", "{batch}")
+    words = ("run", "--sweep", "batch=1,2", "-o", "p.svg", "--", "train.py", "{batch}")
     assert "pip install 'ullage[plot]'" in place.refuse(*words, main=main)
 
 
@@ -140,11 +142,11 @@ def test_a_script_without_permission_is_refused(place: Place) -> None:
         (("--no-such-option",), "no such option"),
         (("--python", "/no/such/python"), "there is no interpreter '/no/such/python'"),
         (("--python", "folder"), "there is no interpreter 'folder'"),
-        (("--snapshot", "taken"), "'taken' exists; give another name, or --force"),
+        (("--snapshot", "taken"), "'taken' exists; give another name, or remove it"),
         (("--snapshot", "folder"), "'folder' is a directory; give the name of a file"),
         (("--snapshot", "no/such/file"), "there is no directory 'no/such' to write 'file' into"),
-        (("--output", "taken"), "'taken' exists; give another name, or --force"),
-        (("--output", "folder", "--force"), "'folder' is a directory; give the name of a file"),
+        (("--output", "taken"), "'taken' exists; give another name, or remove it"),
+        (("--output", "folder"), "'folder' is a directory; give the name of a file"),
         (("-o", "no/such/file"), "there is no directory 'no/such' to write 'file' into"),
         (("-o", "same", "--snapshot", "./same"), "--output and --snapshot both name 'same'"),
     ],
@@ -225,8 +227,8 @@ def test_a_wrong_allocator_setting_ends_the_program_with_torchs_own_message(
     place: Place, thin_python: Path, setting: str, messages: tuple[str, ...]
 ) -> None:
     (place.directory / "uses_gpu.py").write_text("import torch\ntorch.zeros(1, device='cuda')\n")
-    options = ("--python", str(thin_python), "--alloc-conf", setting)
-    done = place.run("run", *options, "--", "uses_gpu.py")
+    (place.directory / "ullage.toml").write_text(f'[run]\nalloc_conf = "{setting}"\n')
+    done = place.run("run", "--python", str(thin_python), "--", "uses_gpu.py")
     assert done.returncode == 3
     errors = [line for line in done.stderr.splitlines() if "Error: " in line]
     assert any(message in errors[0] for message in messages)

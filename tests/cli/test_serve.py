@@ -75,7 +75,6 @@ def test_no_number_of_ranks_is_refused(words: tuple[str, ...]) -> None:
         ((), "no traffic"),
         (("--traffic", "missing.csv"), "is neither a file nor a generator"),
         (("--traffic", "azure-conv", "--slo", "fast"), "found 'fast'"),
-        (("--traffic", "azure-conv", "--forecast", "--cached"), "--cached does not go with"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_starts(

@@ -1,17 +1,21 @@
-"""`ullage explain` and `diff` of a server's logs; `ullage serve --forecast` and `--search`."""
+"""`ullage explain` and `diff` of a server's logs; `ullage capacity --traffic` and `smallest`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import ullage
 from ullage.cli.main import run_cli
+from ullage.errors import SpecError
 
 LOGS = Path(__file__).parents[1] / "unit" / "explain" / "server_logs"
-COMMAND = ("--", "vllm", "serve", "llama-3.1-8b", "--max-model-len", "4096")
+MODEL = "llama-3.1-8b"
+COMMAND = ("--", "vllm", "serve", MODEL, "--max-model-len", "4096")
 Say = Callable[..., tuple[int, str, str]]
 
 
@@ -39,7 +43,7 @@ def test_a_log_is_explained_as_text_and_as_a_document(say: Say) -> None:
 
 
 def test_a_server_that_did_not_start_is_the_answer_no(say: Say) -> None:
-    code, text, _ = say("explain", str(LOGS / "long.log"), "--quiet")
+    code, text, _ = say("explain", str(LOGS / "long.log"))
     assert code == 1
     assert text.startswith("did not start: one request of 131,072 tokens needs 16.00 GiB")
 
@@ -72,7 +76,7 @@ def test_two_logs_are_compared(say: Say) -> None:
     code, text, _ = say(*words, "--json")
     document = json.loads(text)
     assert document["schema"] == "ullage.server-diff/1" and document["named_frac"] >= 0.95
-    assert say(*words, "--html", "page.html")[0] == 2
+    assert say(*words, "-o", "page.html")[0] == 2
 
 
 def test_a_log_that_does_not_say_what_the_cache_has_cannot_be_compared(say: Say) -> None:
@@ -89,45 +93,63 @@ def test_a_log_that_breaks_off_anywhere_is_read_or_refused(
     assert say("explain", str(path))[0] in (0, 1, 2)
 
 
-def test_a_forecast_needs_no_engine(say: Say) -> None:
-    words = ("serve", "--forecast", "--gpu", "l40s", "--cache", "1GiB", "--traffic",
-             "poisson:rate=10,prompt=600,output=200,duration=20s", "--slo", "ttft=1s")  # fmt: skip
-    code, text, _ = say(*words, *COMMAND)
-    assert code == 0 and "preemptions" in text.splitlines()[0]
-    document = json.loads(say(*words, "--json", *COMMAND)[1])
+TRAFFIC = "poisson:rate=10,prompt=600,output=200,duration=20s"
+
+
+def test_a_forecast_needs_no_engine(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("capacity", MODEL, "--gpu", "l40s", "--traffic", TRAFFIC, "--slo", "ttft=1s")
+    monkeypatch.chdir(Path(__file__).parent)
+    found = ullage.capacity(MODEL, gpu="l40s", traffic=TRAFFIC, slo="ttft=1s", kv_bytes="1GiB")
+    assert found.exit_code == 0 and "preemptions" in found.text().splitlines()[0]
+    document = found.document
     assert document["schema"] == "ullage.forecast/1" and document["tokens"] == 8192
     assert document["num_preemptions"] > 0 and document["usage_peak_frac"] > 0.95
-    assert say(*words, "--json", *COMMAND)[1] == say(*words, "--json", *COMMAND)[1]
+    assert "<h1" in found.html and TRAFFIC in found.html
+    code, text, _ = say(*words, "--json")
+    assert code == 0 and json.loads(text)["tokens"] > 8192
+    assert say(*words, "--json")[1] == text
 
 
-def test_blocks_that_the_command_gives_are_the_cache(say: Say) -> None:
-    words = ("serve", "--forecast", "--json", "--traffic",
-             "poisson:rate=1,prompt=100,output=10,duration=5s")  # fmt: skip
-    _, text, _ = say(*words, *COMMAND, "--num-gpu-blocks-override", "512")
-    assert json.loads(text)["tokens"] == 512 * 16
-    code, _, error = say(*words, *COMMAND, "--num-gpu-blocks-override=few")
-    assert code == 2 and "expected a number of blocks" in error
-
-
-def test_a_request_that_never_fits_the_cache_is_the_answer_no(say: Say) -> None:
+def test_a_request_that_never_fits_the_cache_is_the_answer_no(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ullage.toml").write_text('[capacity]\nkv_bytes = "256MiB"\n')
     traffic = "poisson:rate=1,prompt=3000,output=200,duration=5s"
-    code, text, _ = say("serve", "--forecast", "--cache", "256MiB", "--traffic", traffic, *COMMAND)
+    code, text, _ = say("capacity", MODEL, "--traffic", traffic)
     assert code == 1 and "the cache is too small" in text
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--search",), "no objective: add --slo"),
-        (("--search", "--slo", "ttft=1s", "--target", "most"), "expected per cent"),
-        (("--search", "--slo", "ttft=1s", "--allow", "int4"), "expected any of fp8-cache"),
-        (("--forecast", "--cache", "4GB of it"), "is not a size"),
-        (("--forecast", "--gpu", "l4", "--cache", "1MiB"), "nothing is left for the cache"),
+        (("smallest",), "no objective: add --slo"),
+        (("smallest", "--slo", "ttft=1s", "--allow", "int4"), "expected any of fp8-cache"),
     ],
 )
-def test_what_cannot_be_searched_or_forecast_is_refused(
-    say: Say, words: tuple[str, ...], message: str
-) -> None:
+def test_what_cannot_be_searched_is_refused(say: Say, words: tuple[str, ...], message: str) -> None:
     traffic = ("--traffic", "poisson:rate=1,prompt=10,output=10,duration=5s")
-    code, _, error = say("serve", *traffic, *words, *COMMAND)
+    code, _, error = say(*words, *traffic, *COMMAND)
     assert code == 2 and message in error
+
+
+def test_a_share_of_requests_is_in_per_cent(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ullage.toml").write_text('[smallest]\ntarget = "most"\n')
+    code, _, error = say("smallest", *COMMAND)
+    assert code == 2 and "expected per cent" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_bytes": "4GB of it"}, "is not a size"),
+        ({"gpu": "l4", "kv_bytes": "1MiB"}, "nothing is left for the cache"),
+        ({"users": 3}, "--users has no effect on traffic"),
+    ],
+)
+def test_what_cannot_be_forecast_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        ullage.capacity(MODEL, traffic=TRAFFIC, **options)

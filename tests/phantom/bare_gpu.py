@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.phantom.conftest import MAIN, Outcome, environment, execute, find_program
+from tests.phantom.conftest import MAIN, Outcome, environment, execute, find_program, write_settings
 
 from ullage.native.libraries import LIBRARY_DIR, PHANTOM
 from ullage.phantom.caches import without_spaces
@@ -51,9 +51,12 @@ def recorder(python: Path, directory: Path) -> RecordProgram:
     ) -> Outcome:
         command = [
             sys.executable, "-c", MAIN, "record", "--json", "--python", str(python),
-            "--snapshot", str(directory / "snapshot.pickle"), "--force", *options,
+            "--snapshot", str(directory / "snapshot.pickle"),
+            *(word for word in options if not word.startswith("[record] ")),
             "--", find_program(program[0]), *program[1:],
         ]  # fmt: skip
+        write_settings(directory, "record", options)
+        (directory / "snapshot.pickle").unlink(missing_ok=True)
         env = {"XDG_RUNTIME_DIR": str(directory), **env}
         values = dict(bare_environment(python, gpu=gpu, **env))
         return Outcome(*execute(command, directory, values), directory)

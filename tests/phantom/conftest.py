@@ -11,7 +11,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,11 +172,20 @@ def run_once(directory: Path, run: Callable[[], tuple[int, str, str]]) -> Outcom
     return Outcome(*json.loads(text), directory)
 
 
+def write_settings(directory: Path, verb: str, options: Sequence[str]) -> None:
+    """Writes the lines "[VERB] name = value" among some options into a directory's ullage.toml."""
+    mark = f"[{verb}] "
+    lines = [word.removeprefix(mark) for word in options if word.startswith(mark)]
+    if lines:
+        (directory / "ullage.toml").write_text("\n".join((f"[{verb}]", *lines, "")))
+
+
 @pytest.fixture(scope="session")
 def run_program(thin_python: Path, runs: Path) -> RunProgram:
     """`run_program("peaks.py", "--flag", gpu="t4", options=("--steps", "2"), env=(("A", "b"),))`.
 
-    The same call runs once a session; another `turn` runs it again.
+    Among the options, a line such as "[run] values = false" is written into ullage.toml. The same
+    call runs once a session; another `turn` runs it again.
     """
 
     def run(
@@ -193,11 +202,15 @@ def run_program(thin_python: Path, runs: Path) -> RunProgram:
         command = [
             sys.executable, "-c", MAIN, "run", "--gpu", gpu, "--json",
             "--python", str(thin_python), "--snapshot", str(directory / "snapshot.pickle"),
-            *options, "--", find_program(program[0]), *program[1:],
+            *(word for word in options if not word.startswith("[run] ")),
+            "--", find_program(program[0]), *program[1:],
         ]  # fmt: skip
-        return run_once(
-            directory, lambda: execute(command, directory, environment(dict(env)), timeout_s)
-        )
+
+        def start() -> tuple[int, str, str]:
+            write_settings(directory, "run", options)
+            return execute(command, directory, environment(dict(env)), timeout_s)
+
+        return run_once(directory, start)
 
     return run
 

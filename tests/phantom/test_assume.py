@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
-OFF = ("--values", "off")
+OFF = ("[run] values = false",)
 BALANCED = ("--assume", "experts=balanced")
 
 

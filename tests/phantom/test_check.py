@@ -1,4 +1,4 @@
-"""`ullage lock` and `ullage check` with real runs: what is locked, kept, found, and survived."""
+"""`ullage check` and its --write with real runs: what is locked, kept, found, and survived."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_lock_says_what_a_run_says(locked_project: Path, thin_python: Path) ->
     env = dict(os.environ)
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "run", "--json", "--gpu", "l4", "--python", str(thin_python),
-         "--snapshot", "run.pickle", "--force", "--", "train.py"],
+         "--snapshot", "run.pickle", "--", "train.py"],
         cwd=locked_project, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, env=env,
     )  # fmt: skip
     (device,) = json.loads(done.stdout)["devices"]
@@ -141,7 +141,7 @@ def test_a_lock_has_nothing_of_the_machine_and_is_the_same_elsewhere(
     locked_project: Path, project: Path, thin_python: Path
 ) -> None:
     other = project.rename(project.with_name("another-name"))
-    done = ullage_in(other, thin_python, "lock")
+    done = ullage_in(other, thin_python, "check", "--write")
     assert done.returncode == 0, done.stderr
     text = (other / "ullage.lock").read_text()
     assert text == (locked_project / "ullage.lock").read_text()
@@ -156,7 +156,7 @@ def test_from_nothing_to_a_gate_that_fails(locked: Path, thin_python: Path) -> N
     edit(locked / "model.py", "self.up(x).relu()", "(self.up(x).relu() * self.up(x).sigmoid())")
     summary = locked / "summary.md"
     found = ullage_in(
-        locked, thin_python, "check", "--format", "github", "--html", "pages", "-o", "check.json",
+        locked, thin_python, "check", "--pages", "pages", "-o", "check.json", GITHUB_ACTIONS="true",
         GITHUB_STEP_SUMMARY=str(summary), GITHUB_WORKSPACE=str(locked), GITHUB_RUN_ID="",
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
@@ -171,7 +171,7 @@ def test_from_nothing_to_a_gate_that_fails(locked: Path, thin_python: Path) -> N
     assert device["reasons"], "the locked run is at hand, and says why"
     assert "train ([page](pages/train.html))" in summary.read_text()
     assert "<html" in (locked / "pages" / "train.html").read_text()
-    accepted = ullage_in(locked, thin_python, "lock", "--update", "train")
+    accepted = ullage_in(locked, thin_python, "check", "--write", "train")
     assert accepted.returncode == 0
     assert ullage_in(locked, thin_python, "check").returncode == 0
 
@@ -194,7 +194,7 @@ def test_what_takes_less_passes_and_is_offered(locked: Path, thin_python: Path) 
     edit(locked / "train.py", "4096", "1024")
     found = check(locked, thin_python)
     assert found.exit_code == 0
-    assert "ullage lock --update train" in found.text()
+    assert "ullage check --write train" in found.text()
     before = (locked / "ullage.lock").read_text()
     assert ullage.lock(config=locked / "ullage.toml", python=thin_python).report.left == ("train",)
     assert (locked / "ullage.lock").read_text() == before, "what is locked stays"
@@ -230,7 +230,7 @@ def test_what_does_not_go_through_is_not_locked(
 ) -> None:
     before = (locked / "ullage.lock").read_text()
     (locked / "train.py").write_text(program)
-    assert ullage_in(locked, thin_python, "lock", "--update", "train").returncode == code
+    assert ullage_in(locked, thin_python, "check", "--write", "train").returncode == code
     assert (locked / "ullage.lock").read_text() == before
 
 
@@ -259,8 +259,10 @@ def test_a_matrix_and_budgets_without_a_lock(project: Path, thin_python: Path) -
         "train/width=1024,gpu=l4": "exceeded", "train/width=1024,gpu=t4": "exceeded",
     }  # fmt: skip
     assert found.exit_code == 1
-    assert "\n    ullage lock train/width=256,gpu=l4 train/width=256,gpu=t4\n" in found.text()
-    assert "--update" not in found.text(), "a lock does not raise a budget"
+    assert (
+        "\n    ullage check --write train/width=256,gpu=l4 train/width=256,gpu=t4\n" in found.text()
+    )
+    assert "--write train " not in found.text(), "a lock does not raise a budget"
     one = check(project, thin_python, scenarios=["train/width=256,gpu=l4"])
     (alone,), together = one.judged, found.judged[0]
     assert alone.comparisons[0].entry == together.comparisons[0].entry, "forked or fresh"
@@ -455,7 +457,7 @@ def test_two_locks_at_once_write_both(project: Path, thin_python: Path) -> None:
     )
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", MAIN, "lock", name, "--python", str(thin_python)],
+            [sys.executable, "-c", MAIN, "check", "--write", name, "--python", str(thin_python)],
             cwd=project, stdout=subprocess.DEVNULL,
         )
         for name in "ab"

@@ -13,7 +13,7 @@ from ullage.units import MIB
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
-OPTIONS = ("--world-size", "8", "--local-world-size", "4", "--time")
+OPTIONS = ("--world-size", "8", "[run] local_world_size = 4", "--time")
 
 
 def collectives(outcome: Any) -> dict[int, CollectiveCall]:
@@ -57,7 +57,7 @@ def test_a_collective_connects_those_that_it_talks_to(
     run_program: RunProgram, what: str, num_peers: int, num_neighbours: int
 ) -> None:
     """NCCL sends the parts of an all-to-all as messages, a connection for each pair of ranks."""
-    options = ("--world-size", "8", "--local-world-size", "8")
+    options = ("--world-size", "8", "[run] local_world_size = 8")
     outcome = run_program("distributed/root_messages.py", what, options=options)
     (totals,) = [each for each in outcome.record.devices if each.index == 0]
     held = {each.what: each.high_bytes for each in totals.outside}

@@ -75,7 +75,7 @@ PAIRS = {
     ),
     "another setting of the allocator": Pair(
         (), None, "setting expandable_segments",
-        options=("--alloc-conf", "expandable_segments:True"),
+        options=('[run] alloc_conf = "expandable_segments:True"',),
     ),
 }  # fmt: skip
 BY_DAY = {"twice the batch", "checkpointing left out", "another optimizer", "more layers"}
@@ -221,7 +221,7 @@ def test_a_document_stands_for_its_snapshot_or_for_the_peaks(
     sizes = {row["name"]: row["changed_bytes"] for row in found.document["by_category"]}
     assert sizes == {row["name"]: row["changed_bytes"] for row in whole.document["by_category"]}
     assert "the peaks alone" in found.text() and "  blocks" not in found.text()
-    with pytest.raises(SpecError, match="--html needs both snapshots"):
+    with pytest.raises(SpecError, match="a page needs both snapshots"):
         _ = found.html
     (tmp_path / "0.json").write_text('{"schema": "ullage.plan/1", "actions": []}')
     with pytest.raises(SnapshotError, match="whose snapshot is gone; expected a snapshot"):

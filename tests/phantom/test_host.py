@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 MIB, GIB = 2**20, 2**30
-REAL = ("--real-init",)
+REAL = ("[run] real_init = true",)
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 

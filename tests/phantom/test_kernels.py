@@ -46,7 +46,7 @@ def test_what_hangs_on_an_unknown_value_is_unknown_and_listed(run_program: RunPr
 
 
 def test_nothing_is_followed_where_values_are_off(run_program: RunProgram) -> None:
-    found = run_program(BOOKKEEPING, options=("--values", "off")).printed
+    found = run_program(BOOKKEEPING, options=("[run] values = false",)).printed
     assert found["done"] == [0, 0, 0, 0]
 
 

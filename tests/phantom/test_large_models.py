@@ -11,8 +11,8 @@ pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 PROGRAM = "large_models.py"
-DUMMY = ("--dummy-weights",)
-REAL = ("--real-init",)
+DUMMY = ("[run] dummy_weights = true",)
+REAL = ("[run] real_init = true",)
 GIB = 2**30
 NUMBERS_7B = 6_738_415_616
 

@@ -31,7 +31,7 @@ def found(thin_python: Path) -> ullage.Largest:
     """A search with two techniques."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(menu, "TECHNIQUES", {name: TECHNIQUES[name] for name in FEW})
-        return ullage.find_largest(WORDS, gpu=GPU, python=thin_python)
+        return ullage.largest(WORDS, gpu=GPU, python=thin_python)
 
 
 def fits(found: ullage.Largest, size: int, python: Path, *, is_planned: bool) -> bool:
@@ -90,19 +90,19 @@ def test_few_runs_find_it(found: ullage.Largest) -> None:
     assert found.report.num_runs <= 45
 
 
-def fit(thin_python: Path, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`ullage fit WORDS` under the environment of the tests."""
+def search(thin_python: Path, directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`ullage largest WORDS` under the environment of the tests."""
     return subprocess.run(
-        [sys.executable, "-c", MAIN, "fit", "--python", str(thin_python), *words],
+        [sys.executable, "-c", MAIN, "largest", "--python", str(thin_python), *words],
         cwd=directory, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
 
 
 @pytest.mark.slow
 def test_another_variable_in_multiples_as_it_is(thin_python: Path, tmp_path: Path) -> None:
-    done = fit(
-        thin_python, tmp_path, "--gpu", "t4", "--budget", "4GiB", "--largest", "length",
-        "--multiple-of", "64", "--allow", "none", "--json", "--",
+    done = search(
+        thin_python, tmp_path, "--gpu", "t4", "--budget", "4GiB", "--multiple-of", "64",
+        "--allow", "none", "--json", "--",
         GPT2, "--batch-size", "1", "--seq-len", "{length}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -118,7 +118,7 @@ def test_another_variable_in_multiples_as_it_is(thin_python: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_a_program_that_fails_is_not_judged(thin_python: Path, tmp_path: Path) -> None:
     program = str(ROOT / "tests" / "programs" / "fails.py")
-    done = fit(thin_python, tmp_path, "--gpu", "t4", "--max-batch", "--", program, "{batch}")
+    done = search(thin_python, tmp_path, "--gpu", "t4", "--", program, "{batch}")
     assert done.returncode == 3, done.stderr
     assert "failed" in done.stdout
 
@@ -126,19 +126,16 @@ def test_a_program_that_fails_is_not_judged(thin_python: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--max-batch", "--", "train.py"], "{batch}"),
-        (["--largest", "no name", "--", "train.py"], "not a name for a variable"),
-        (["--max-batch", "--largest", "length", "--", "train.py"], "one of them"),
-        (["--multiple-of", "8", "--", "train.py"], "add --max-batch"),
-        (["--max-batch", "--multiple-of", "0", "--", "{batch}"], "1 or more"),
-        (["--max-batch", "--smallest-gpu", "--", "{batch}"], "--smallest-gpu does not go"),
-        (["--max-batch", "--gpus", "2", "--", "{batch}"], "--gpus does not go"),
-        (["--allow", "none", "--", GPT2], "--max-batch"),
+        (["--", "train.py"], "found no name in braces; expected one"),
+        (["--", "train.py", "{batch}", "{length}"], "found batch, length in braces"),
+        (["--vary", "no name", "--", "train.py"], "not a name for a variable"),
+        (["--vary", "length", "--", "train.py", "{batch}"], "no word of the program has {length}"),
+        (["--multiple-of", "0", "--", "{batch}"], "0 is not in the range x>=1"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(
     thin_python: Path, tmp_path: Path, words: list[str], said: str
 ) -> None:
-    done = fit(thin_python, tmp_path, "--gpu", "t4", *words)
+    done = search(thin_python, tmp_path, "--gpu", "t4", *words)
     assert done.returncode == 2, done.stdout
     assert said in done.stderr

@@ -1,4 +1,4 @@
-"""--dummy-weights beyond transformers: diffusers and timm, and where it has nothing to do."""
+"""Dummy weights beyond transformers: diffusers and timm, and where it has nothing to do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 RunProgram = Callable[..., Any]
-OPTIONS = ("--dummy-weights",)
+OPTIONS = ("[run] dummy_weights = true",)
 # So that nothing asks the network.
 OFFLINE = (("HF_HUB_OFFLINE", "1"),)
-UNUSED = "--dummy-weights made nothing up"
+UNUSED = "dummy_weights made nothing up"
 
 
 @pytest.fixture(scope="module")

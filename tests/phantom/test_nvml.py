@@ -59,7 +59,7 @@ class Training:
 @contextmanager
 def training(node: Path, python: Path, *options: str, steps: int = 3) -> Iterator[Training]:
     command = [
-        *ULLAGE, "run", "--quiet", "--gpu", "t4", "--gpus", "2", "--python", str(python),
+        *ULLAGE, "run", "--gpu", "t4", "--gpus", "2", "--python", str(python),
         "--nvml", str(node), "--snapshot", str(node.parent / f"{time.monotonic_ns()}.pickle"),
         *options, "--", TELLS_USE, LEAKS, "--steps", str(steps),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`ullage run --html`: the page of a run holds its snapshots and all that the terminal says."""
+"""`ullage run -o FILE.html`: the page of a run holds its snapshots and what the terminal says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RunProgram = Callable[..., Any]
 
 def run_with_page(run_program: RunProgram, path: Path, *program: str) -> tuple[Any, str]:
     """The outcome of a run, and its page."""
-    outcome = run_program(*program, options=("--html", str(path)))
+    outcome = run_program(*program, options=("-o", str(path)))
     assert path.exists(), outcome.stderr
     return outcome, path.read_text(encoding="utf-8")
 
@@ -55,6 +55,6 @@ def test_the_page_of_what_does_not_fit_says_so(run_program: RunProgram, tmp_path
 
 def test_without_a_gpu_there_is_nothing_to_draw(run_program: RunProgram, tmp_path: Path) -> None:
     path = tmp_path / "run.html"
-    outcome = run_program("no_gpu_use.py", options=("--html", str(path)))
+    outcome = run_program("no_gpu_use.py", options=("-o", str(path)))
     assert outcome.exit_code == 2 and not path.exists()
     assert "no snapshot of the run was kept: the program used no GPU" in outcome.stderr

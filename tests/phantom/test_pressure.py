@@ -52,7 +52,7 @@ def test_retries_are_shown_beside_their_slow_steps(
     record: RecordProgram, tmp_path: Path, mode: str
 ) -> None:
     plot = tmp_path / "pressure.svg"
-    outcome = record(mode, "retries.py", "24", options=("--plot", str(plot)))
+    outcome = record(mode, "retries.py", "24", options=("-o", str(plot)))
     pressure = pressure_of(outcome)
     # The program prints the allocator's own counts to stderr under --json.
     counts = [line.split() for line in outcome.stderr.splitlines() if line.startswith("counts ")]

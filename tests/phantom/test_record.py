@@ -115,7 +115,7 @@ def test_a_record_of_an_example_is_that_of_a_run(
     record: RecordProgram, run_program: RunProgram, program: tuple[str, ...]
 ) -> None:
     # A mask that the llama reads on the host is zeros on the bare phantom, and followed in a run.
-    options = ("--values", "off") if program[0].startswith("llama") else ()
+    options = ("[run] values = false",) if program[0].startswith("llama") else ()
     recorded, run = record(*program), run_program(*program, options=options)
     mine, theirs = record_fields(recorded), record_fields(run)
     assert allocations(mine) == allocations(theirs)
@@ -212,7 +212,7 @@ def check_job(job: dict[str, Any], stats: dict[str, Any], mode: str) -> None:
 def test_the_last_whole_state_opens_and_the_exit_code_is_the_programs(
     record: RecordProgram, tmp_path: Path, how: str, program_code: int, code: int
 ) -> None:
-    outcome = record("recording/ends.py", how, options=("--every", "0.1"))
+    outcome = record("recording/ends.py", how, options=("[record] every = 0.1",))
     assert outcome.exit_code == code, outcome.stderr
     assert outcome.document["exit_code"] == program_code
     assert any("written while the program ran" in text for text in outcome.document["warnings"])
@@ -239,8 +239,8 @@ def test_an_out_of_memory_is_recorded_and_explained(record: RecordProgram, tmp_p
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--ring", "12"), "too small"),
-        (("--every", "0"), "not an interval"),
+        (('[record] ring = "12"',), "too small"),
+        (("[record] every = 0",), "not an interval"),
         (("--snapshot", "no/such/directory/x.pickle"), "no directory"),
     ],
 )
@@ -258,7 +258,8 @@ def test_a_full_ring_keeps_the_last_events_and_the_owners_of_what_stayed(
 ) -> None:
     outcomes = []
     for ring in ("64MiB", "1MiB"):
-        outcome = record("recording/many_events.py", options=("--mode", "events", "--ring", ring))
+        options = ("--mode", "events", f'[record] ring = "{ring}"')
+        outcome = record("recording/many_events.py", options=options)
         assert outcome.exit_code == 0, outcome.stderr
         outcomes.append((outcome.device, record_fields(outcome), outcome.document["warnings"]))
         (tmp_path / "snapshot.pickle").unlink()

@@ -35,9 +35,11 @@ def record(thin_python: Path, tmp_path: Path) -> RecordProgram:
     def run(*program: str) -> Outcome:
         command = [
             sys.executable, "-c", MAIN, "record", "--json", "--python", str(thin_python),
-            "--snapshot", str(tmp_path / "snapshot.pickle"), "--force", "--no-publish",
+            "--snapshot", str(tmp_path / "snapshot.pickle"),
             "--", find_program(program[0]), *program[1:],
         ]  # fmt: skip
+        (tmp_path / "ullage.toml").write_text("[record]\npublish = false\n")
+        (tmp_path / "snapshot.pickle").unlink(missing_ok=True)
         outcome = Outcome(*execute(command, tmp_path, bare(thin_python)), tmp_path)
         assert outcome.exit_code == 0, outcome.stderr
         return outcome

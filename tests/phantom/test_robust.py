@@ -186,7 +186,7 @@ def test_a_locale_without_letters_for_the_program_loses_no_snapshot(
     program.write_text(
         "import torch\nkept = torch.zeros(16 << 20, dtype=torch.uint8, device='cuda')\n"
     )
-    words = ("run", "--gpu", "t4", "--python", str(thin_python), "--html", "page.html")
+    words = ("run", "--gpu", "t4", "--python", str(thin_python), "-o", "page.html")
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "COLUMNS": "20"}
     done = subprocess.run(
         [sys.executable, "-c", MAIN, *words, "--", program.name],

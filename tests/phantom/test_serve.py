@@ -77,7 +77,7 @@ def test_the_default_start_has_graphs_and_serves_at_several_loads(
     serve: Serve, tmp_path: Path
 ) -> None:
     page = tmp_path / "served.html"
-    document = serve(("--cached", "--loads", "0.5,4", "--html", str(page)))
+    document = serve(("--cached", "--loads", "0.5,4", "-o", str(page)))
     engine, cache = document["engine"], document["cache"]
     # A start that compiles takes no less for its step than one that finds what was compiled.
     assert document["first_start"]["weights_bytes"] == engine["weights_bytes"]

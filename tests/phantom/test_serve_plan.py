@@ -43,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_what_a_search_answers_was_run(vllm_python: Path, model: Path) -> None:
     command = ("vllm", "serve", str(model), "--enforce-eager")
-    result = ullage.search_server(
+    result = ullage.smallest(
         command, traffic=TRAFFIC, slo=SLO, gpu="l4,l40s", python=vllm_python
     )  # fmt: skip
     assert result.best is not None and result.best.candidate.gpu.slug == "l4"

@@ -122,7 +122,7 @@ def test_several_gpus_are_one_table_with_the_smallest_named(
 
 @pytest.mark.slow
 def test_a_table_a_plot_and_what_fits(thin_python: Path, tmp_path: Path) -> None:
-    words = ("--gpu", "t4", "--sweep", "batch=1,2,500,2000", "--plot", "plot.svg")
+    words = ("--gpu", "t4", "--sweep", "batch=1,2,500,2000", "-o", "plot.svg")
     done = run_sweep(
         thin_python, tmp_path, *words, "-o", "sweep.json", "--", LINEAR, "--batch", "{batch}"
     )

@@ -14,7 +14,7 @@ from tests.phantom.conftest import execute, find_program
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
-WITHOUT_VALUES = ("--values", "off")
+WITHOUT_VALUES = ("[run] values = false",)
 
 
 @pytest.fixture(scope="module")

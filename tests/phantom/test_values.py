@@ -15,7 +15,7 @@ pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
-WITHOUT_VALUES = ("--values", "off")
+WITHOUT_VALUES = ("[run] values = false",)
 FOLLOWED = {
     "gpt2": ("gpt2/train.py", "--batch-size", "2", "--seq-len", "256"),
     "conv_net": ("conv_net.py",),

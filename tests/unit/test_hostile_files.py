@@ -217,8 +217,9 @@ def test_the_longest_name_is_written_and_so_is_the_second_of_it(tmp_path: Path, 
 def test_a_full_disk_is_told_with_the_file(
     tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = refused("estimate", "llama-3.1-8b", "--length", "9", "--html", "/dev/full", "--force")
-    assert said == "ullage: '/dev/full' could not be written: No space left on device\n"
+    (tmp_path / "full.html").symlink_to("/dev/full")
+    said = refused("estimate", "llama-3.1-8b", "--length", "9", "-o", str(tmp_path / "full.html"))
+    assert said == f"ullage: '{tmp_path}/full.html' could not be written: No space left on device\n"
 
 
 def test_a_defect_is_told_in_a_line_and_a_file(

@@ -46,7 +46,7 @@ def run_case(case: Case, python: str) -> dict[str, Any]:
             *(str(Path(sys.executable).with_name("ullage")), "run"),
             *("--gpu", case.gpu, "--python", python),
             *case.options,
-            *("--assume", "experts=balanced", "--quiet"),
+            *("--assume", "experts=balanced"),
             *("--snapshot", f"{folder}/run.pickle", "-o", str(document)),
             *("--", str(FOLDER / case.program), *case.arguments(config)),
         ]

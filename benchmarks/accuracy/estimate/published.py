@@ -3,7 +3,7 @@ writes docs/results/estimates.md.
 
     python -m benchmarks.accuracy.estimate.published [--only WORD]
 
-Each row of the table is one command of `ullage estimate` and what was measured:
+Each row of the table is one estimate, its options as flags, and what was measured:
 
 - ALLOC: torch.cuda.max_memory_allocated(); RES: max_memory_reserved(); DEV: nvidia-smi;
 - STATES: the optimizer's states; ACTS: what the forward pass keeps; RISE: how much a step adds;
@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import argparse
 import csv
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final
 
+from benchmarks.option_words import read_words
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from ullage.api.estimate import estimate_training
-from ullage.cli.estimate import estimate_command
 from ullage.estimate.term import Interval, OwnedTerm
 from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate
+from ullage.protocol.options.estimate import TrainingOptions
 
 FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parents[2]
@@ -43,7 +43,7 @@ class Row:
     Attributes:
         source, id: who published it, and its name there.
         quantity: what was measured.
-        arguments: of the command.
+        arguments: the options.
         measured: bytes; None of a fit.
         did_fit: of a fit whether it ran; None of bytes.
         low, likely, high: the estimate of the quantity; None where it cannot be expressed.
@@ -93,17 +93,12 @@ def read_rows(only: str = "") -> Iterator[Row]:
 
 
 def estimate_of(arguments: str) -> TrainingEstimate:
-    """The estimate that a command prints.
+    """The estimate of some options.
 
     Raises:
         SpecError: the command is wrong.
     """
-    words = shlex.split(arguments)
-    model = ROOT / words[0]
-    if model.exists():
-        words[0] = str(model)
-    context = estimate_command.make_context("estimate", words)
-    return estimate_training.act(estimate_command.read(context)[0]).answer.estimate
+    return estimate_training.act(read_words(TrainingOptions, arguments)).answer.estimate
 
 
 def _row(fields: dict[str, str]) -> Row:

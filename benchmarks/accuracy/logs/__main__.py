@@ -72,9 +72,10 @@ def run_row(row: Row, python: Path, checkout: Path, work: Path) -> Result:
     command = (
         sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--json",
         "--gpu", row.gpu, "--world-size", str(RANKS), "--rank", "0", "--python", str(python),
-        "--snapshot", str(directory / "snapshot.pickle"), "--force",
+        "--snapshot", str(directory / "snapshot.pickle"),
         "--", str(HERE / "until_peak.py"), str(program),
     )  # fmt: skip
+    (directory / "snapshot.pickle").unlink(missing_ok=True)
     done = subprocess.run(
         command, cwd=directory, env={**os.environ, **variables}, check=False,
         capture_output=True, text=True,

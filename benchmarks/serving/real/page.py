@@ -14,10 +14,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+import ullage
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from benchmarks.serving.real.host import HostFigures, read_host
-from ullage import forecast_serving
+from ullage.estimate.serving.kv_cache import token_bytes
+from ullage.models.architecture import read_model
+from ullage.models.find import find_config
+from ullage.serve.forecast.forecast import Forecast
 from ullage.units import GIB
 
 __all__ = ["PHANTOM", "SERVERS", "write_page"]
@@ -239,14 +243,30 @@ def latency_row(server: str, load: Load, row: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def forecast_of(server: dict[str, Any], traffic: str) -> Forecast:
+    """The forecast of traffic at the server whose number of blocks is given, of 16 tokens each."""
+    flags = server["flags"]
+    context, blocks = (
+        int(flags[flags.index(flag) + 1])
+        for flag in ("--max-model-len", "--num-gpu-blocks-override")
+    )
+    layers = read_model(find_config(server["model"]).config).layers
+    found = ullage.capacity(
+        server["model"], gpu="h100-80gb", traffic=traffic, context=context,
+        has_prefix_caching="--no-enable-prefix-caching" not in flags,
+        kv_bytes=blocks * 16 * sum(token_bytes(layer) for layer in layers),
+    )  # fmt: skip
+    if not isinstance(found.estimate, Forecast):
+        raise TypeError(f"found {found!r}, expected a forecast")
+    return found.estimate
+
+
 def forecast_part(servers: list[dict[str, Any]]) -> str:
-    """Preemptions and first tokens by `--forecast`, of the server with the small cache."""
+    """Preemptions and first tokens by `ullage capacity`, of the server with the small cache."""
     server = next(server for server in servers if "--num-gpu-blocks-override" in server["flags"])
     load = server["loads"][-1]
     measured = read_loads(server)[load["name"]]
-    forecast = forecast_serving(
-        server["model"], load["traffic"], gpu="h100-80gb", flags=server["flags"]
-    ).forecast
+    forecast = forecast_of(server, load["traffic"])
     first_s = forecast.simulated.first_token_s - forecast.simulated.arrival_s
     return FORECAST.format(
         flags=" ".join(server["flags"]), traffic=load["traffic"], ours=forecast.num_preemptions,
@@ -258,7 +278,7 @@ def forecast_part(servers: list[dict[str, Any]]) -> str:
 
 
 FORECAST: Final = (
-    "`ullage serve --forecast` of `{traffic}` with `{flags}`; the forecast is older than the "
+    "`ullage capacity --traffic {traffic}` with `{flags}`; the forecast is older than the "
     "recording: **{ours} preemptions** where the real server had {measured} ({error:+.0%}); time "
     "to the first token p50 {p50:,.0f} ms ({measured_p50:,.0f} measured), p90 {p90:,.0f} ms "
     "({measured_p90:,.0f})."

@@ -50,9 +50,10 @@ def predict(recipe: Recipe, python: Path, folders: Mapping[str, str], work: Path
     directory.mkdir(parents=True, exist_ok=True)
     command = (
         sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--time", "--json",
-        "--python", str(python), "--snapshot", str(directory / "snapshot.pickle"), "--force",
+        "--python", str(python), "--snapshot", str(directory / "snapshot.pickle"),
         *recipe.arguments(folders),
     )  # fmt: skip
+    (directory / "snapshot.pickle").unlink(missing_ok=True)
     done = subprocess.run(
         command, cwd=directory, env={**os.environ, **recipe.variables(folders)}, check=False,
         capture_output=True, text=True,

@@ -44,7 +44,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The answer in a line: what --quiet prints, and the heading of a page."""
+    """The answer in a line: the first line of a report, and the heading of a page."""
 
     words: tuple[Word, ...]
 

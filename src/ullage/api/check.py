@@ -20,7 +20,7 @@ from ullage.gate.lock import read_lock
 from ullage.gate.matching import select
 from ullage.gate.scenario import Case, expand
 from ullage.gate.verdicts import Judged, State, exit_code_of, judge
-from ullage.protocol.options.check import CheckOptions, LockOptions
+from ullage.protocol.options.check import CheckOptions
 from ullage.protocol.options.option import takes
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def open_cache(configuration: Configuration) -> Cache:
     return Cache(configuration.path.with_name(CACHE_NAME))
 
 
-def make_settings(cache: Cache, options: CheckOptions | LockOptions) -> Settings:
-    """The settings of the cases' runs."""
+def make_settings(cache: Cache, options: CheckOptions) -> Settings:
+    """How the cases are run."""
     interpreter = None if options.python is None else os.fspath(options.python)
     if interpreter is not None and os.sep in interpreter:
         interpreter = str(Path(interpreter).expanduser().absolute())

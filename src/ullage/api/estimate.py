@@ -3,17 +3,13 @@
 found = ullage.estimate_training("llama-3.1-8b", gpu="h100-80gb", batch=1, length=4096)
 found.fits, found.answer.estimate.terms
 print(found.text())
-
-What is served beside text has answers of its own:
-
-ullage.estimate_speech("whisper-large-v3", 32, at_once=8, gpu="l4")
-ullage.estimate_diffusion("sd15-unet", "vae=sd-vae,text=clip-vit-l14", gpu="rtx-4090")
-ullage.estimate_index("hnsw:vectors=10M,width=768", gpu="l4")
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
@@ -24,12 +20,11 @@ from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
-from ullage.protocol.options.estimate import ModelConfig, TrainingOptions
+from ullage.protocol.options.estimate import TrainingOptions
 from ullage.protocol.options.option import options_of, takes
 
 if TYPE_CHECKING:
     from ullage.api.explain import Explanation
-    from ullage.estimate.workloads.answer import WorkloadEstimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +51,7 @@ class Estimate:
 
     @property
     def explanation(self) -> Explanation:
-        """Its log, explained as that of any run: owners, modules and findings; `export` writes it,
-        for `explain_file`, `diff` and `what_if`.
-        """
+        """Its log, explained as that of any run: owners, modules and findings."""
         from ullage.api.explain import Explanation
         from ullage.estimate.training.log import write_log
         from ullage.explain.rules.registry import find_findings
@@ -76,6 +69,10 @@ class Estimate:
         from ullage.report.page.estimate import render_estimate_page
 
         return render_estimate_page(self.answer, self.explanation.view)
+
+    def export(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Writes its log, as `Explanation.export`."""
+        return self.explanation.export(path, force=force)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""
@@ -97,7 +94,9 @@ def estimate_training(options: TrainingOptions) -> Estimate:
     from ullage.gpus.price import check_price
 
     model, largest = options.model, options.largest
-    source = find_config(model) if isinstance(model, str) else Found(_config(model), "")
+    if not isinstance(model, str | Config):
+        raise SpecError(f"model={model!r} is not a model; expected a name, or a configuration")
+    source = find_config(model) if isinstance(model, str) else Found(model, "")
     device = None if options.gpu is None else find_entry(options.gpu)
     if largest is not None and device is None:
         raise SpecError("largest: on which GPU? name one with gpu")
@@ -158,133 +157,7 @@ def _lora(options: TrainingOptions) -> Lora | None:
         return Lora(rank=options.lora, has_double_scales=options.quantize != "nf4", **given)
     if given:
         raise SpecError(
-            "--lora-targets, --lora-dtype, --lora-dropout and --quantize say how adapters "
+            "lora_targets, lora_dtype, lora_dropout and quantize say how adapters "
             "are trained; add --lora RANK"
         )
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadAnswer:
-    """The memory of a workload, from configurations alone.
-
-    Attributes:
-        estimate: all that was found.
-    """
-
-    estimate: WorkloadEstimate
-
-    @property
-    def fits(self) -> bool | None:
-        """True if its verdict is that it fits; None: it may fit, or there is no verdict."""
-        verdict = self.estimate.verdict
-        return None if verdict is None else verdict.fits
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/2"."""
-        from ullage.report.document.workloads import workload_document
-
-        return workload_document(self.estimate)
-
-    def text(self, width: int = 80) -> str:
-        """The report, as the terminal shows it."""
-        from ullage.answers.text import render
-        from ullage.report.text.workloads import workload_blocks
-
-        return render(workload_blocks(self.estimate), width)
-
-
-def estimate_speech(
-    model: str | Config, streams: int, *, at_once: int | None = None, gpu: str | None = None
-) -> WorkloadAnswer:
-    """Estimates the memory of streams of speech with a model like Whisper; no torch.
-
-    Args:
-        model: as for `estimate_training`.
-        streams: at the same time, each with a window of 30 s and the longest text.
-        at_once: windows that are encoded in one pass; None: those of all streams.
-        gpu: of the catalogue; None: no verdict.
-
-    Raises:
-        SpecError: the model or the GPU is not known, or a number is not possible.
-    """
-    from ullage.estimate.workloads.speech import estimate_speech as estimate
-
-    return WorkloadAnswer(estimate(_config(model), streams, at_once, gpu))
-
-
-def estimate_diffusion(
-    denoiser: str | Config,
-    parts: str,
-    *,
-    images: int = 1,
-    side: int = 512,
-    precision: str = "fp16",
-    gpu: str | None = None,
-) -> WorkloadAnswer:
-    """Estimates the memory of a pipeline of diffusers, the most of its stages; no torch.
-
-    Args:
-        denoiser: a UNet or a DiT, found as by `estimate_training`.
-        parts: "vae=MODEL", and perhaps "text=MODEL", "offload=model" or "offload=sequential",
-            "guidance=off", "tiles=on".
-        images: made at once.
-        side: pixels of an image's side.
-        precision: "fp16", "bf16" or "fp32".
-        gpu: of the catalogue; None: no verdict.
-
-    Raises:
-        SpecError: a model or the GPU is not known, or a setting is not possible.
-    """
-    from ullage.estimate.workloads.diffusion import Sampler, parse_offload
-    from ullage.estimate.workloads.diffusion import estimate_diffusion as estimate
-    from ullage.estimate.workloads.option_values import Settings
-
-    settings = Settings.parse("--diffusion", parts)
-    vae, text = settings.text("vae", ""), settings.text("text", "")
-    offload = parse_offload(settings.text("offload", "none"))
-    is_guided, is_tiled = settings.switch("guidance", "on"), settings.switch("tiles", "off")
-    settings.check()
-    sampler = Sampler(
-        _config(denoiser), _config(vae or settings.refuse_missing("vae")),
-        _config(text) if text else None, images, side, precision, offload,
-        is_guided=is_guided, is_tiled=is_tiled,
-    )  # fmt: skip
-    return WorkloadAnswer(estimate(sampler, gpu))
-
-
-def estimate_index(
-    index: str, *, model: str | Config | None = None, gpu: str | None = None
-) -> WorkloadAnswer:
-    """Estimates the memory of an index of embeddings on its machines and tiers; no torch.
-
-    Args:
-        index: such as "ivfpq:vectors=100M,width=768,codes=96,lists=65536,rerank=on,shards=4,
-            host=64GiB,nvme=1TiB"; the kinds are flat, hnsw, ivf and ivfpq.
-        model: what makes the embeddings, whose width is taken; None: the index says it.
-        gpu: of the catalogue: the fastest tier; None: there is none.
-
-    Raises:
-        SpecError: a setting, the model or the GPU is not known or not possible.
-    """
-    from ullage.estimate.workloads.index import estimate_index as estimate
-    from ullage.estimate.workloads.index import parse_index
-    from ullage.estimate.workloads.passes import context_term, device_and_machine
-    from ullage.models.architecture import read_model
-
-    width = None if model is None else read_model(_config(model)).hidden
-    device, machine = device_and_machine(gpu)
-    parsed, tiers, shards = parse_index(
-        index, width, None if device is None else device.total_bytes
-    )
-    context = None if device is None else context_term(device, machine)
-    return WorkloadAnswer(estimate(parsed, tiers, shards, gpu=device, context=context))
-
-
-def _config(model: str | ModelConfig) -> Config:
-    if isinstance(model, str):
-        return find_config(model).config
-    if not isinstance(model, Config):
-        raise SpecError(f"model={model!r} is not a model; expected a name, or a configuration")
-    return model

@@ -101,8 +101,6 @@ def fit(options: FitOptions) -> Fit:
         EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know; or no
             run ended within the time limit.
     """
-    if options.multiple_of is not None:
-        raise SpecError("--multiple-of says how to look for the largest size; add --max-batch")
     gpus, is_smallest = options.gpus, options.smallest_gpu
     device = choose_device(options.gpu, memory=options.memory, capability=options.capability)
     is_open = is_smallest and options.budget is None and device.is_unlimited

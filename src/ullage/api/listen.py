@@ -70,17 +70,13 @@ def open_exporter(options: WatchOptions) -> Exporter:
     from ullage.doors.address import Address, open_certificate, parse_address, read_token
     from ullage.doors.asgi_server import check_installed, listen, make_server
 
-    if options.listen is None:
-        raise SpecError(
-            "--token-file, --certificate, --key and --names are of --listen; give --listen"
-        )
-    address = parse_address(options.listen)
+    address = parse_address(options.listen or "")
     if (options.certificate is None) != (options.key is None):
-        raise SpecError("--certificate and --key go together; give both, or neither")
+        raise SpecError("certificate and key go together; give both, or neither")
     if not address.is_loopback and options.token_file is None and options.certificate is None:
         raise SpecError(
-            f"--listen {address} can be reached from other machines; give --token-file FILE, or "
-            "--certificate FILE and --key FILE, or listen at 127.0.0.1"
+            f"--listen {address} can be reached from other machines; write token_file, or "
+            "certificate and key, into [watch] of ullage.toml, or listen at 127.0.0.1"
         )
     token = None if options.token_file is None else read_token(options.token_file)
     tls = None

@@ -1,6 +1,7 @@
-"""Writes the memory that scenarios need: what `ullage lock` and `ullage.lock` are.
+"""Writes the memory that scenarios need: what `ullage check --write` and `ullage.lock`
+are.
 
-locked = ullage.lock(update=["train"])
+locked = ullage.lock(["train"])
 locked.exit_code
 print(locked.text())
 """
@@ -21,9 +22,9 @@ from ullage.gate.cases import run_cases
 from ullage.gate.config import Configuration
 from ullage.gate.lock import Lock, read_lock
 from ullage.gate.locking import LockReport, write_entries
-from ullage.gate.matching import is_of, select
+from ullage.gate.matching import is_of
 from ullage.gate.verdicts import judge
-from ullage.protocol.options.check import LockOptions
+from ullage.protocol.options.check import CheckOptions
 from ullage.protocol.options.option import takes
 
 
@@ -53,26 +54,26 @@ class Locked:
         return render(locked_blocks(self.report), width)
 
 
-@takes(LockOptions)
-def lock(options: LockOptions) -> Locked:
+@takes(CheckOptions)
+def lock(options: CheckOptions) -> Locked:
     """Writes the memory that scenarios need into the lock file.
 
-    What is locked already stays unchanged, unless `update` names it. Entries of scenarios that are
-    no longer in the configuration are removed. No scenarios: all, or those of `update` alone.
+    The entries of the scenarios that are named are written anew. Without names: what is locked
+    already stays unchanged, what is missing is added, and entries of scenarios that are no longer
+    in the configuration are removed.
 
     Raises:
         SpecError, EnvironmentProblem: as `check` does.
     """
-    scenarios, update = options.scenarios, options.update
     configuration = load_from(options.config)
-    cases = find_cases(configuration, (*scenarios, *update))
-    renewed = set(select([case.name for case in cases], update)) if update else set()
+    cases = find_cases(configuration, options.scenarios)
+    renewed = {case.name for case in cases} if options.scenarios else set()
     store = open_cache(configuration)
     before = read_lock(configuration.lock_path)  # what is wrong with it is told before the runs
     with run_cases(cases, make_settings(store, options)) as results:
         judged = tuple(judge(result, before.scenarios) for result in results)
         keep_snapshots(judged, store)
-    removed = _gone(before, configuration) if not scenarios and not update else ()
+    removed = () if options.scenarios else _gone(before, configuration)
     return Locked(write_entries(configuration.lock_path, judged, renewed, removed))
 
 

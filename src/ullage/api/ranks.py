@@ -41,7 +41,7 @@ def run_ranks(options: RunOptions) -> Run:
             "--ranks names ranks of a job; give the number of its ranks: --world-size N"
         )
     if options.gpus is not None:
-        raise SpecError("--gpus is for one process; a rank has the GPUs of --local-world-size")
+        raise SpecError("--gpus is for one process; a rank has one of the GPUs of its node")
     if isinstance(ranks, str) and ranks != DISTINCT:
         raise SpecError(f"ranks={ranks!r} is not a list of ranks; expected some, or {DISTINCT!r}")
     is_open = isinstance(ranks, str)
@@ -70,10 +70,7 @@ def _make_directory(path: Path, *, force: bool) -> Path:
         make_directory(path)
         old = sorted(path.glob("rank*.pickle"))
         if old and not force:
-            raise SpecError(
-                f"{str(old[0])!r} exists; give another directory, or --force to replace those of "
-                "all ranks"
-            )
+            raise SpecError(f"{str(old[0])!r} exists; give another directory, or remove it")
         for snapshot in old:
             snapshot.unlink()
     except OSError as error:

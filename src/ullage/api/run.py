@@ -16,7 +16,7 @@ from time import strftime
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
-from ullage.files import check_writable
+from ullage.files import check_writable, write_text
 from ullage.gpus.price import check_price
 from ullage.phantom.device import PhantomDevice, choose_device
 from ullage.phantom.program import resolve_program
@@ -132,6 +132,10 @@ class Run:
         from ullage.report.document.trace_events.step import render_timeline
 
         return render_timeline(self.report)
+
+    def export(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Writes the timeline to a file, and returns where it is."""
+        return write_text(self.timeline, Path(path), force=force)
 
     @property
     def document(self) -> dict[str, Any]:

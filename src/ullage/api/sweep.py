@@ -68,8 +68,8 @@ class Sweep:
 
         return render(sweep_blocks(self.report), width)
 
-    def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Draws the sweep into a file: .svg, .png or .pdf.
+    def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Draws the sweep into a file: .svg, .png or .pdf. Returns where it is.
 
         Raises:
             SpecError: matplotlib is missing, the file exists, or its kind is not known.
@@ -78,7 +78,7 @@ class Sweep:
         from ullage.report.text.sweep import sweep_plot
 
         title = " ".join(self.report.template)
-        write_plots([sweep_plot(self.report)], title, Path(path), force=force)
+        return write_plots([sweep_plot(self.report)], title, Path(path), force=force)
 
 
 @takes(RunOptions)
@@ -124,9 +124,9 @@ def _check_options(options: RunOptions) -> None:
     if options.snapshot is not None:
         raise SpecError("a sweep keeps no snapshots; leave --snapshot out, or run one value")
     for flag, value in (
-        ("--rank", options.ranks),
+        ("--ranks", options.ranks),
         ("--world-size", options.world_size),
-        ("--local-world-size", options.local_world_size),
+        ("local_world_size", options.local_world_size),
         ("--gpus", options.gpus),
     ):
         if value is not None:

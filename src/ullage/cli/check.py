@@ -7,17 +7,17 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from ullage.cli.main import say
 from ullage.cli.options.command import command
-from ullage.cli.output import OUTPUT, UNWRITABLE, Output, check_files, write_result
+from ullage.cli.output import OUTPUT, UNWRITABLE, Output, write_result
 from ullage.errors import SpecError
 from ullage.files import make_directory, write_text
 from ullage.protocol.options.check import CheckOptions
-from ullage.protocol.options.option import File
+from ullage.protocol.options.option import OPTIONS, File
 
 if TYPE_CHECKING:
     from ullage.api.check import Check
@@ -25,67 +25,67 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckOutput(Output):
-    """The outputs of a check."""
+    """Where the answer of a check goes; and whether the lock is written in its place."""
 
-    form: Literal["text", "json", "junit", "github"] = OUTPUT(
-        "Default: text.", None, "--format", default="text"
+    write: bool = OPTIONS.switch(
+        "Write the memory that scenarios need into the lock file instead; of those that are named "
+        "anew."
     )
+    pages: Path | None = OUTPUT("Write a page for each change into this directory.", "DIR")
 
 
-@command(
-    outputs=("output", "html", "as_json", "force", "quiet"),
-    says={
-        "output": "Also write JSON, or XML with --format junit.",
-        "html": "Write a page for each change into this directory.",
-        "as_json": "The same as --format json.",
-    },
-)
+@command(says={"output": "Also write .json, the document, or .xml, for JUnit; repeatable."})
 def check_command(options: CheckOptions, output: CheckOutput) -> int:
     """Run scenarios on simulated GPUs: does one need more memory than its budget or lock allows?
 
     \b
     ullage check
-    ullage check train --html pages
-    ullage check --format github
+    ullage check train --pages pages
+    ullage check -o memory.xml
+    ullage check --write
+    ullage check --write train
 
-    Scenarios and their budgets are in ullage.toml; `ullage lock` writes what they need into
-    ullage.lock.
+    Scenarios and their budgets are in ullage.toml. With --write what they need is written into
+    ullage.lock: what is missing there, and the entries of those that are named. In GitHub Actions
+    the report is followed by annotations and a summary.
 
-    Exits with 0 if no limit is exceeded, 1 if one is, 2 if the configuration is wrong, 3 if a
-    program failed.
+    Exits with 0 if no limit is exceeded, 1 if one is, or with --write if a scenario runs out of
+    memory, 2 if the configuration is wrong, 3 if a program failed.
     """
+    options = replace(options, config=name_configuration(options.config))
+    output.check()
+    if output.write:
+        return _write_lock(options, output)
     from ullage.api.check import check
 
-    config = name_configuration(options.config)
-    if output.as_json and output.form not in {"text", "json"}:
-        raise SpecError(f"--json and --format {output.form} are both given; keep one of them")
-    html, xml = output.html, output.output if output.form == "junit" else None
-    check_files(("--output", output.output), force=output.force)
-    if html is not None and html.exists() and not html.is_dir():
-        raise SpecError(f"--html {str(html)!r} is a file; give a directory")
-    output = replace(
-        output,
-        as_json=output.as_json or output.form == "json",
-        output=None if output.form == "junit" else output.output,
-    )
+    directory = output.pages
+    if directory is not None and directory.exists() and not directory.is_dir():
+        raise SpecError(f"--pages {str(directory)!r} is a file; give a directory")
     with output.progress() as on_progress:
-        result = check.act(
-            replace(options, config=config, pages=html is not None, on_progress=on_progress)
-        )
-    pages = {} if html is None else _write_pages(result, html)
+        result = check.act(replace(options, pages=directory is not None, on_progress=on_progress))
+    pages = {} if directory is None else _write_pages(result, directory)
     files: list[object] = [*pages.values()]
-    if xml is not None:
-        from ullage.report.document.check_ci import junit_report
+    documents = [path for path in output.output if path.suffix != ".xml"]
+    for path in output.output:
+        if path not in documents:
+            from ullage.report.document.check_ci import junit_report
 
-        files.append(write_text(junit_report(result.view), xml, force=output.force))
-    is_xml = output.form == "junit" and xml is None
+            files.append(write_text(junit_report(result.view), path, force=False))
     is_written = write_result(
-        output,
-        lambda: result.document,
-        lambda: _show(result, output.form, pages, is_quiet=output.quiet, is_xml=is_xml),
-        [] if is_xml else files,
+        replace(output, output=documents), result, lambda: _show(result, pages), files
     )
     return result.exit_code if is_written else UNWRITABLE
+
+
+def _write_lock(options: CheckOptions, output: CheckOutput) -> int:
+    from ullage.api.lock import lock
+    from ullage.report.text.lock import locked_blocks
+
+    if output.pages is not None:
+        raise SpecError("--pages does not go with --write; leave it out")
+    with output.progress() as on_progress:
+        locked = lock.act(replace(options, on_progress=on_progress))
+    return output.give(locked, locked_blocks(locked.report), [locked.report.path])
 
 
 def name_configuration(config: File | None) -> File | None:
@@ -99,31 +99,18 @@ def name_configuration(config: File | None) -> File | None:
     return config
 
 
-def _show(
-    result: Check, form: str, pages: dict[str, Path], *, is_quiet: bool, is_xml: bool
-) -> None:
+def _show(result: Check, pages: dict[str, Path]) -> None:
     from ullage.answers.text import print_blocks
-    from ullage.report.document.check_ci import (
-        github_annotations,
-        github_link,
-        github_summary,
-        junit_report,
-    )
-    from ullage.report.text.check import check_blocks, check_line
+    from ullage.report.document.check_ci import github_annotations, github_link, github_summary
+    from ullage.report.text.check import check_blocks
 
-    if is_xml:
-        click.echo(junit_report(result.view), nl=False)
-    elif is_quiet:
-        say(check_line(result.view))
-    elif form == "github":
-        token = f"ullage-{secrets.token_hex(16)}"
-        click.echo(f"::stop-commands::{token}")  # whatever a line of the report begins with
+    if os.environ.get("GITHUB_ACTIONS") != "true":
         print_blocks(check_blocks(result.view))
-        click.echo(f"::{token}::")
-    else:
-        print_blocks(check_blocks(result.view))
-    if form != "github":
         return
+    token = f"ullage-{secrets.token_hex(16)}"
+    click.echo(f"::stop-commands::{token}")  # whatever a line of the report begins with
+    print_blocks(check_blocks(result.view))
+    click.echo(f"::{token}::")
     for line in github_annotations(result.view, Path(os.environ.get("GITHUB_WORKSPACE", "."))):
         say(line)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")

@@ -12,7 +12,7 @@ from ullage.cli.options.command import command
 from ullage.cli.output import Output
 from ullage.cli.server_log import is_server_file, show_server_diff
 from ullage.protocol.options.diff import DiffOptions
-from ullage.protocol.options.option import OPTIONS
+from ullage.protocol.options.option import SETTINGS
 
 if TYPE_CHECKING:
     from ullage.api.diff import Diff
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 class DiffOutput(Output):
     """The outputs of a comparison."""
 
-    no_store: bool = OPTIONS.switch(
-        "Do not keep the measured context and workspaces for `ullage gpus`."
+    store: bool = SETTINGS(
+        "Keep the measured context and workspaces for `ullage gpus`.", default=True
     )
 
 
-@command(outputs=("output", "html", "as_json", "force", "quiet"))
+@command()
 def diff_command(options: DiffOptions, output: DiffOutput) -> int:
     """Compare two memory snapshots: what grew, what shrank, in which phase, and why.
 
@@ -40,7 +40,7 @@ def diff_command(options: DiffOptions, output: DiffOutput) -> int:
     predicted and the other measured, the GPU's context and workspaces are kept for `ullage gpus`.
     Of two start-up logs of servers: which option or version took the cache's tokens.
     """
-    output.check()
+    output.check(".html")
     before, after = Path(options.before), Path(options.after)
     if is_server_file(before) and is_server_file(after):
         return show_server_diff(before, after, output)
@@ -49,7 +49,7 @@ def diff_command(options: DiffOptions, output: DiffOutput) -> int:
 
     report = diff.act(options)
     exit_code = output.give(report, diff_blocks(report.report))
-    if not output.no_store:
+    if output.store:
         _store(report, is_json=output.as_json)
     return exit_code
 

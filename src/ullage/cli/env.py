@@ -5,13 +5,12 @@ from __future__ import annotations
 import click
 
 from ullage.cli.options.command import command
-from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.protocol.options.env import EnvOptions
 
 
-@command(outputs=("force",), says={"force": "Replace an environment with other contents."})
-def env_command(options: EnvOptions, output: Output) -> None:
+@command()
+def env_command(options: EnvOptions) -> None:
     """Create a small environment: PyTorch's CUDA build without NVIDIA's packages.
 
     `ullage run --python DIR/bin/python` runs programs in it. It needs about 1.5 GB of disk
@@ -22,7 +21,7 @@ def env_command(options: EnvOptions, output: Output) -> None:
     if options.directory.is_file():
         raise SpecError(f"{str(options.directory)!r} is a file; give a directory")
     make_environment(
-        options.directory, options, force=output.force,
+        options.directory, options, force=options.force,
         progress=lambda line: click.echo(line, err=True),
     )  # fmt: skip
     click.echo(f"Wrote {options.directory}")

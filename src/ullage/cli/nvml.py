@@ -25,9 +25,8 @@ def nvml_command(options: NvmlOptions) -> int:
     DIR is that of one or more `ullage run --nvml DIR`: the program sees the memory and the
     processes of all of them. Without a program, prints the variable that a shell needs to export.
     """
-    described = (options.gpus, options.memory, options.capability)
-    if options.gpu is None and described != (None, None, None):
-        raise SpecError("--gpus, --memory and --capability describe a GPU; name it with --gpu")
+    if options.gpu is None and options.gpus is not None:
+        raise SpecError("--gpus is of a GPU that is described; name it with --gpu")
     if options.gpu is None:
         from ullage.phantom.nvml.machine import find_machine
 

@@ -8,16 +8,16 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ullage.answers.block_kinds import Blocks, headlines
+from ullage.answers.block_kinds import Blocks
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
 from ullage.files import check_writable, write_text
@@ -26,10 +26,15 @@ from ullage.units import format_bytes
 
 if TYPE_CHECKING:
     from ullage.api.run import Run
-    from ullage.techniques.plan import Plan
 
 OUTPUT = HelpSection("Output")
-QUIET = "Print only the verdict, without progress."
+PLOTS: Final = (".svg", ".png", ".pdf")
+TIMELINE: Final = ".perfetto.json"
+# What of an answer goes into a file of this ending; the document goes into any other.
+_PARTS: Final = {
+    ".html": "page", **dict.fromkeys(PLOTS, "plot"), TIMELINE: "timeline", ".pickle": "log",
+    ".ullage": "log", ".folded": "flame graph", ".csv": "table of blocks",
+}  # fmt: skip
 # What ullage exits with where a result could not be written, whatever the result is.
 UNWRITABLE = WRONG_USE
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -42,18 +47,16 @@ class Output:
     """The outputs of an answer: options of every command, and of no Python function.
 
     Attributes:
-        output: a file for the document.
-        html: a file for the page.
-        as_json, full, quiet: what is printed: the document, all of the report, its first line.
-        force: whether files are overwritten.
+        output: files; the ending of each says what of the answer it is for.
+        as_json, full: what is printed: the document, all of the report.
     """
 
-    output: Path | None = OUTPUT("Also write the document (JSON).", "FILE", "-o", "--output")
-    html: Path | None = OUTPUT("Also write an HTML page.", "FILE")
+    output: Sequence[Path] = OUTPUT(
+        "Also write .html, a page, or .json, the document; repeatable.", "FILE", "-o", "--output",
+        default=(),
+    )  # fmt: skip
     as_json: bool = OUTPUT.switch("Print the document (JSON) instead of the report.", "--json")
     full: bool = OUTPUT.switch("Print the full report instead of the short one.")
-    force: bool = OUTPUT.switch("Overwrite existing files.")
-    quiet: bool = OUTPUT.switch("Print only the first line.")
 
     @contextmanager
     def progress(self, *, has_lines: bool = False) -> Iterator[Callable[[str], None] | None]:
@@ -61,55 +64,63 @@ class Output:
 
         has_lines: what takes minutes writes its lines to a file too.
         """
-        if self.quiet or not sys.stderr.isatty():
-            yield _write_progress if has_lines and not self.quiet else None
+        if not sys.stderr.isatty():
+            yield _write_progress if has_lines else None
             return
         try:
             yield _show_progress
         finally:
             _echo_aside("\x1b[K")
 
-    def show(self, blocks: Blocks) -> None:
-        """Shows blocks: all of them, or only the headline with --quiet."""
-        if self.quiet:
-            for line in headlines(blocks):
-                say(line)
-        else:
-            from ullage.answers.text import print_blocks
+    def check(self, *endings: str, others: Sequence[tuple[str, Path | None]] = ()) -> None:
+        """Refuses files that the answer has nothing for, or that cannot be written: before the
+        work, not after it.
 
-            print_blocks(blocks, full=self.full)
+        Args:
+            endings: those that the answer has something for, besides any for the document.
+            others: files of other options, each with its flag.
 
-    def check(self, *others: tuple[str, Path | None]) -> None:
-        """As `check_files`, of what the answer is written to and of other options' files."""
-        check_files(("--output", self.output), ("--html", self.html), *others, force=self.force)
+        Raises:
+            SpecError: with the file.
+        """
+        for path in self.output:
+            ending = ending_of(path)
+            if ending in _PARTS and ending not in endings:
+                known = ", ".join((".json", *endings))
+                raise SpecError(
+                    f"{str(path)!r} would hold a {_PARTS[ending]}, which this answer does not "
+                    f"have; end it in one of {known}"
+                )
+            if ending in PLOTS:
+                from ullage.answers.plot import check_plot
+
+                check_plot(path)
+        check_files(*[("--output", path) for path in self.output], *others)
 
     def give(
         self, answer: Any, blocks: Blocks, files: Sequence[object] = (),
         problems: Sequence[str] = (), *, exit_code: int | None = None,
     ) -> int:  # fmt: skip
-        """Writes an answer's page and document, and shows its report; what to exit with: by default
-        its own code, or 0.
+        """Writes an answer's files, and shows its report; what to exit with: by default its own
+        code, or 0.
         """
+        from ullage.answers.text import print_blocks
+
         if exit_code is None:
             exit_code = getattr(answer, "exit_code", 0)
-        html = self.html
-        page = [] if html is None else [write_text(answer.html, html, force=self.force)]
-        files = [*files, *page]
-        show, document = partial(self.show, blocks), lambda: answer.document
-        return exit_code if write_result(self, document, show, files, problems) else UNWRITABLE
+        is_written = write_result(self, answer, partial(print_blocks, blocks, full=self.full), files, problems)
+        return exit_code if is_written else UNWRITABLE
+
+
+def ending_of(path: Path) -> str:
+    """The end of a file's name by which `-o` says what it is for."""
+    name = path.name.lower()
+    return TIMELINE if name.endswith(TIMELINE) else Path(name).suffix
 
 
 def show_failure(text: str) -> None:
     """Shows what a program that failed has written last, without its colours."""
     say(_COLOUR.sub("", text), is_aside=True)
-
-
-def save_plan(plan: Plan | None, path: Path | None, *, force: bool) -> list[object]:
-    """Writes a plan where there is one and a file was named for it; returns what was written."""
-    if plan is None or path is None:
-        return []
-    plan.save(path, force=force)
-    return [path]
 
 
 def _show_progress(line: str) -> None:
@@ -134,7 +145,7 @@ def _echo_aside(text: str) -> None:
         click.echo(text, nl=False, err=True)
 
 
-def check_files(*options: tuple[str, Path | None], force: bool) -> None:
+def check_files(*options: tuple[str, Path | None]) -> None:
     """Raises SpecError where a file that an option names cannot be written, or two name the same:
     before the work, not after it.
     """
@@ -142,91 +153,65 @@ def check_files(*options: tuple[str, Path | None], force: bool) -> None:
     for option, path in options:
         if path is None:
             continue
-        check_writable(path, force=force)
+        check_writable(path, force=False)
         if path.absolute() in taken:
             other = taken[path.absolute()]
             raise SpecError(f"{other} and {option} both name {str(path)!r}; give two names")
         taken[path.absolute()] = option
 
 
-def check_plot_option(plot: Path | None) -> None:
-    """Raises SpecError where what --plot names cannot be drawn: before the work, not after it."""
-    if plot is not None:
-        from ullage.answers.plot import check_plot
-
-        check_plot(plot)
-
-
-def write_run(run: Run, output: Output, snapshot: Path | None, timeline: Path | None) -> int:
+def write_run(run: Run, output: Output, snapshot: Path | None) -> int:
     """Writes the result of a run; the last lines name the files.
 
     Args:
         snapshot: the file that the user named for the snapshot; None: none.
-        timeline: where the timeline of the last step goes; None: there is none.
 
     Returns:
         What to exit with.
     """
     # Loaded by now: the run has imported it while the program was running.
+    from ullage.answers.text import print_blocks
     from ullage.report.text.run import run_blocks
 
     def show() -> None:
-        if not output.quiet:
-            click.echo()  # the program's own output ends here
-        findings = () if output.full or output.quiet else run.findings
-        output.show(run_blocks(run.report, findings))
+        click.echo()  # the program's own output ends here
+        findings = () if output.full else run.findings
+        print_blocks(run_blocks(run.report, findings), full=output.full)
 
-    files: list[object] = [process.snapshot for process in run.report.processes]
+    files = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)
     if snapshot is not None and files and files[0] not in {None, str(snapshot)}:
         problems.append(_moved(snapshot, files[0]))
-    for path, name in ((output.html, "html"), (timeline, "timeline")):
-        if path is None:
-            continue
-        try:
-            files.append(write_text(getattr(run, name), path, force=output.force))
-        except (OSError, SnapshotError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            problems.append(f"{str(path)!r} could not be written: {why}")
-    is_written = write_result(output, lambda: run.document, show, files, problems)
-    return run.exit_code if is_written else UNWRITABLE
+    return run.exit_code if write_result(output, run, show, files, problems) else UNWRITABLE
 
 
 def write_result(
-    output: Output,
-    make_document: Callable[[], Mapping[str, Any]],
-    show: Callable[[], None],
-    files: Sequence[object],
+    output: Output, answer: Any, show: Callable[[], None], files: Sequence[object],
     problems: Sequence[str] = (),
-) -> bool:
-    """Writes the document, shows the result, and names the files; False: something is not written.
-
-    make_document: makes the document, which is made only where somebody wants it.
+) -> bool:  # fmt: skip
+    """Writes an answer's files, shows it, and names the files; False: something is not written.
 
     A reader that has ended (`ullage run ... | head`) needs no more; any other failure is reported.
     """
-    has_document = output.as_json or output.output is not None
-    text = json.dumps(make_document(), indent=2) if has_document else ""
     names, problems = list(files), list(problems)
-    if output.output is not None:
+    for path in output.output:
         try:
-            written = write_text(text + "\n", output.output, force=output.force)
-        except OSError as error:
-            problems.append(
-                f"{str(output.output)!r} could not be written: {error.strerror or error}"
-            )
+            written = _write(answer, path)
+        except (OSError, SnapshotError, SpecError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            problems.append(f"{str(path)!r} could not be written: {why}")
         else:
             names.append(written)
-            if written != output.output:
-                problems.append(_moved(output.output, written))
+            if written != path:
+                problems.append(_moved(path, written))
     try:
         if output.as_json:
-            click.echo(text)
+            click.echo(json.dumps(answer.document, indent=2))
         else:
             show()
         for path in names:
             if path is not None:
-                say(f"Wrote {path}", is_aside=output.as_json or output.quiet)
+                say(f"Wrote {path}", is_aside=output.as_json)
         sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()
@@ -237,6 +222,18 @@ def write_result(
         with suppress(OSError):
             say(f"ullage: {problem}", is_aside=True)
     return not problems
+
+
+def _write(answer: Any, path: Path) -> Path:
+    """Writes the part of an answer that goes into a file of this ending."""
+    part = _PARTS.get(ending_of(path), "document")
+    if part == "page":
+        return write_text(answer.html, path, force=False)
+    if part == "plot":
+        return Path(answer.plot(path))
+    if part != "document":
+        return Path(answer.export(path))
+    return write_text(json.dumps(answer.document, indent=2) + "\n", path, force=False)
 
 
 def _moved(path: Path, written: object) -> str:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.cli.options.command import command
-from ullage.cli.output import OUTPUT, QUIET, Output, check_plot_option
-from ullage.errors import SpecError
+from ullage.cli.output import PLOTS, Output
 from ullage.protocol.options.record import RecordOptions
 
 if TYPE_CHECKING:
     from ullage.api.record import Recorded
 
-
-@dataclass(frozen=True, slots=True)
-class RecordOutput(Output):
-    """The outputs of a recording."""
-
-    plot: Path | None = OUTPUT(
-        "Draw what was recorded: memory, step times, retries, latencies (.svg, .png, .pdf).", "FILE"
-    )
+SHOWS_RECORDED = (
+    "Also write .json, the document; .svg, .png or .pdf, a plot of memory, step times, retries and "
+    "latencies; repeatable."
+)
 
 
 @command(
-    most_used=("mode", "snapshot", "python"), says={"quiet": QUIET},
-    outputs=("output", "as_json", "full", "force", "quiet"),
+    most_used=("mode", "snapshot", "python"), outputs=("output", "as_json", "full"),
+    says={"output": SHOWS_RECORDED},
 )  # fmt: skip
-def record_command(options: RecordOptions, output: RecordOutput) -> int:
+def record_command(options: RecordOptions, output: Output) -> int:
     """Run a program on the GPU of this machine, and record what it does with its memory.
 
     \b
@@ -40,25 +35,13 @@ def record_command(options: RecordOptions, output: RecordOutput) -> int:
     """
     from ullage.api.record import record_program
 
-    output.check(("--plot", output.plot))
-    check_plot_option(output.plot)
+    output.check(*PLOTS)
     recorded = record_program.act(replace(options, stdout_to_stderr=output.as_json))
-    return show_recorded(recorded, output, output.plot, recorded.files)
+    return show_recorded(recorded, output, recorded.files)
 
 
-def show_recorded(
-    recorded: Recorded, output: Output, plot: Path | None, files: tuple[Path, ...] = ()
-) -> int:
-    """Shows the report of what was recorded, draws the plot, and names the files that were
-    written. What cannot be drawn does not hide the report.
-    """
+def show_recorded(recorded: Recorded, output: Output, files: tuple[Path, ...] = ()) -> int:
+    """Shows the report of what was recorded, and names the files that were written."""
     from ullage.report.text.run import run_blocks
 
-    problems = []
-    if plot is not None:
-        try:
-            files = (*files, recorded.plot(plot, force=output.force))
-        except (OSError, SpecError) as error:
-            problems.append(f"{str(plot)!r} was not drawn: {error}")
-
-    return output.give(recorded, run_blocks(recorded.report), files, problems)
+    return output.give(recorded, run_blocks(recorded.report), files)

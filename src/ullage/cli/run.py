@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ullage.cli.main import say
 from ullage.cli.options.command import command
-from ullage.cli.output import OUTPUT, QUIET, Output, show_failure, write_run
-from ullage.errors import SpecError
-from ullage.protocol.options.run import TIME, RunOptions
+from ullage.cli.output import PLOTS, TIMELINE, Output, ending_of, show_failure, write_run
+from ullage.protocol.options.run import RunOptions
 
 if TYPE_CHECKING:
     from ullage.api.run import Run
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutput(Output):
-    """The outputs of a run, or of several."""
-
-    timeline: Path | None = TIME(
-        "Write the last step for ui.perfetto.dev (JSON); implies --time.", "FILE"
-    )
-    plot: Path | None = OUTPUT("Draw the sweep: .svg, .png or .pdf.", "FILE")
-
-
-@command(most_used=("gpu", "python", "steps", "sweep", "html"), says={"quiet": QUIET})
-def run_command(options: RunOptions, output: RunOutput) -> int:
+@command(
+    most_used=("gpu", "python", "steps", "sweep", "output"), outputs=("output", "as_json", "full"),
+    says={
+        "output": "Also write .html, a page; .json, the document; .perfetto.json, the last step, "
+        "which implies --time; of a sweep .svg, .png or .pdf, a plot; repeatable."
+    },
+)  # fmt: skip
+def run_command(options: RunOptions, output: Output) -> int:
     """Run a program on a simulated GPU: does it fit, what is its peak, who owns it?
 
     \b
@@ -41,14 +36,12 @@ def run_command(options: RunOptions, output: RunOutput) -> int:
     Exits with 0 if it fits, 1 if it does not, 3 if the program itself failed.
     """
     snapshot = None if options.snapshot is None else Path(options.snapshot)
-    output.check(
-        ("--plot", output.plot),
-        ("--timeline", output.timeline),
-        ("--snapshot", None if options.has_many_ranks else snapshot),
-    )
+    endings = PLOTS if options.is_sweep else (".html", TIMELINE)
+    output.check(*endings, others=[("--snapshot", None if options.has_many_ranks else snapshot)])
+    files = {ending_of(path) for path in output.output}
     options = replace(
         options,
-        time=options.time or output.timeline is not None,
+        time=options.time or TIMELINE in files,
         say=partial(say, is_aside=True),
         stdout_to_stderr=output.as_json,
         on_failure=show_failure,
@@ -57,12 +50,10 @@ def run_command(options: RunOptions, output: RunOutput) -> int:
         from ullage.cli.sweep import run_sweep
 
         return run_sweep(options, output)
-    if output.plot is not None:
-        raise SpecError("--plot draws a sweep; add --sweep NAME=A,B,... or several GPUs")
     from ullage.api.run import default_snapshot, run
 
     path = snapshot
-    if options.has_many_ranks and path is None and output.html is not None:
+    if options.has_many_ranks and path is None and ".html" in files:
         # The page is made from the snapshots.
         path = default_snapshot(options.program, options.python).with_suffix("")
     elif not options.has_many_ranks:
@@ -71,7 +62,7 @@ def run_command(options: RunOptions, output: RunOutput) -> int:
         options = replace(options, snapshot=path, on_progress=on_progress)
         result = _run_ranks(options) if options.has_many_ranks else run.act(options)
     file = None if options.has_many_ranks else snapshot
-    return write_run(result, output, file, output.timeline)
+    return write_run(result, output, file)
 
 
 def _run_ranks(options: RunOptions) -> Run:

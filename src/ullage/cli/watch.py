@@ -60,7 +60,7 @@ def watch_command(options: WatchOptions) -> int | None:
         stream = _replayed(replay) if replay is not None else watch_gpus(options.interval)
         gc.freeze()  # what is loaded by now stays: it need not be looked through again and again
         if options.record is not None:
-            recording = Recording(options.record, force=options.force)
+            recording = Recording(options.record, force=False)
             stream = _recorded(stream, files.enter_context(recording))
             files.callback(say, f"Wrote {options.record}", is_aside=True)
         if exporter is not None:
@@ -75,9 +75,8 @@ def watch_command(options: WatchOptions) -> int | None:
 
 
 def _enter_exporter(files: ExitStack, options: WatchOptions) -> Exporter | None:
-    """The server that serves metrics, until `files` is closed."""
-    has_files = options.token_file or options.certificate or options.key
-    if options.listen is None and not has_files and not options.names:
+    """What serves metrics, until `files` is closed."""
+    if options.listen is None:
         return None
     from ullage.cli.listen import enter_exporter
 

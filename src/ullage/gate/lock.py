@@ -32,8 +32,8 @@ from ullage.protocol.plain import As, Mark, plain
 LOCK_NAME = "ullage.lock"
 LOCK_VERSION = 1
 _HEADER = (
-    "Peaks of GPU memory, as `ullage lock` found them. `ullage check` compares with them.",
-    "Keep this file in git. `ullage lock --update NAME` writes an entry anew.",
+    "Peaks of GPU memory, as `ullage check --write` found them. `ullage check` compares with them.",
+    "Keep this file in git. `ullage check --write NAME` writes an entry anew.",
 )
 _DIGITS = 12
 _SCENARIO, _TEST = "scenario", "test"
@@ -223,7 +223,7 @@ def _held(directory: Path) -> Iterator[None]:
         os.close(number)  # which lets go of it
 
 
-_REMEDY = "restore it from git, or remove it and run `ullage lock`"
+_REMEDY = "restore it from git, or remove it and run `ullage check --write`"
 
 
 def _entry_table(entry: Entry) -> Table:

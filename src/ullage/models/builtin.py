@@ -76,6 +76,6 @@ def find_model(name: str) -> BuiltIn:
         if key in (model.source.lower(), model.source.lower().partition("/")[2]):
             return model
     close = get_close_matches(key, models, n=3, cutoff=0.4)
-    all_of_them = "`ullage estimate --models` lists them"
+    all_of_them = "`ullage estimate` lists them"
     meant = f"did you mean {' or '.join(close)}?" if close else all_of_them
     raise SpecError(f"model: found {name!r}, which is neither a file nor a built-in model; {meant}")

@@ -55,12 +55,7 @@ def find_budget(device: PhantomDevice, budget: str | int | None) -> int:
 
 
 def read_semantics(allow: str) -> Semantics:
-    """Reads what techniques may change. Raises SpecError for an unknown word."""
-    if allow == "none":
-        raise SpecError(
-            "a search without techniques finds no plan: `ullage run` says whether it fits as it "
-            "is; --allow none goes with --max-batch and --largest"
-        )
+    """What techniques may change. Raises SpecError for an unknown word."""
     try:
         return Semantics(allow)
     except ValueError:

@@ -48,5 +48,8 @@ def read_objective(word: str, price: float | None) -> Objective:
         expected = ", ".join(each.value for each in Objective)
         raise SpecError(f"objective={word!r} is not known; expected: {expected}") from None
     if objective is Objective.COST and price is None:
-        raise SpecError("the cost is not known without the price of a GPU-hour; give --price")
+        raise SpecError(
+            "the cost is not known without the price of a GPU-hour; give price, in [fit] of "
+            "ullage.toml"
+        )
     return objective

@@ -70,7 +70,7 @@ def _read_kernels(path: str | os.PathLike[str], is_virtual: bool) -> KernelTimes
 
     if is_virtual:
         raise SpecError(
-            "--measured corrects the report, not the clocks that the program reads; leave it or "
+            "measured corrects the report, not the clocks that the program reads; leave it or "
             "--clock virtual out"
         )
     return read_kernel_times(Path(path))

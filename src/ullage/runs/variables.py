@@ -25,6 +25,17 @@ def check_variable(name: str, program: Sequence[str]) -> None:
         )
 
 
+def only_variable(program: Sequence[str]) -> str:
+    """The one name in braces; raises SpecError where there is none, or several."""
+    names = sorted({name for word in program for name in re.findall(r"\{(\w+)\}", word)})
+    if len(names) != 1:
+        raise SpecError(
+            f"found {', '.join(names) or 'no name'} in braces; expected one, where the size goes, "
+            "such as: -- train.py --batch {batch}; of several --vary names it"
+        )
+    return names[0]
+
+
 def _placeholder(name: str) -> str:
     return f"{{{name}}}"
 

@@ -4,7 +4,7 @@
     cache.low_bytes, cache.bytes, cache.high_bytes, cache.tokens
 
 The engine measures its weights, its step and its graphs itself. What the phantom lacks of that is
-what `ullage estimate --serve` counts for it (unseen_bytes). Where it takes an estimate of its CUDA
+what `ullage capacity` counts for it (unseen_bytes). Where it takes an estimate of its CUDA
 graphs off the cache, they are those of the phantom's upper bound, for kernels with 4 KiB of
 parameters; nearly all have less than 2, and take the lower one (docs/results/accuracy.md).
 """

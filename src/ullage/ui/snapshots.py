@@ -56,7 +56,7 @@ class Snapshots:
                     if size_bytes > LARGEST_BYTES:
                         raise TooLarge(
                             f"{name!r} has more than {LARGEST_BYTES >> 30} GiB; open it with "
-                            "`ullage explain --html`"
+                            "`ullage explain -o page.html`"
                         )
                     file.write(chunk)
         except BaseException:

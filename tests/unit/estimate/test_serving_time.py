@@ -59,7 +59,7 @@ def test_other_models_have_times(model: str) -> None:
 
 
 def test_an_answer_with_time() -> None:
-    answer = ullage.estimate_serving("llama-3.1-8b", gpu="h100-80gb", users=4, price=2.0)
+    answer = ullage.capacity("llama-3.1-8b", gpu="h100-80gb", users=4, price=2.0)
     assert answer.time is not None
     assert answer.time.million_tokens is not None
     expected = answer.time.decode.s / 4 * 1e6 * 2 / 3600
@@ -68,4 +68,4 @@ def test_an_answer_with_time() -> None:
     assert "further token" in answer.text()
     assert "further token" in answer.html
     with pytest.raises(SpecError, match="on which GPU"):
-        ullage.estimate_serving("llama-3.1-8b", time=True)
+        ullage.capacity("llama-3.1-8b", time=True)

@@ -186,7 +186,7 @@ def test_a_price_and_a_ranking() -> None:
 def test_numpy_is_loaded_for_time_alone() -> None:
     code = (
         "import sys\nfrom ullage.cli.main import run_cli\n"
-        "words = ['estimate', 'gpt2', '--length', '256', '--gpu', 'h100-80gb', '--quiet']\n"
+        "words = ['estimate', 'gpt2', '--length', '256', '--gpu', 'h100-80gb']\n"
         "run_cli(words)\nplain = 'numpy' in sys.modules\n"
         "run_cli([*words, '--time'])\nprint('\\n', plain, 'numpy' in sys.modules)"
     )

@@ -272,7 +272,7 @@ def test_knobs_leave_more_room_the_best_first() -> None:
     knobs = find_serving_knobs(LLAMA, ServingPlan(gpu=find_gpu("l40s"), context=32768, users=4))
     gains = [knob.gain_bytes for knob in knobs]
     assert gains == sorted(gains, reverse=True) and min(gains) > 0
-    assert {"--kv fp8", "--cached", "--weights fp8", "--tensor 2"} <= {
+    assert {"--kv fp8", "cached = true", "--weights fp8", "--tensor 2"} <= {
         knob.change for knob in knobs
     }
     assert find_serving_knobs(LLAMA, ServingPlan()) == ()

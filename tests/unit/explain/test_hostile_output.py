@@ -140,7 +140,7 @@ def test_the_report_of_a_run(
 
 def test_a_scrubbed_copy(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shared = tmp_path / "shared.pickle"
-    assert run_cli(["scrub", str(path), "-o", str(shared)]) == 0
+    assert run_cli(["explain", str(path), "--share", str(shared)]) == 0
     texts = [text for text in all_texts(pickle.loads(shared.read_bytes())) if "error file=" in text]
     assert texts
     for text in texts:
@@ -221,7 +221,8 @@ def test_github_heeds_no_line_of_the_report(
     monkeypatch.setattr(
         "ullage.api.check.check.act", lambda _: SimpleNamespace(view=view, pages={}, exit_code=1)
     )
-    assert run_cli(["check", "--format", "github"]) == 1
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert run_cli(["check"]) == 1
     first, *lines = capsys.readouterr().out.splitlines()
     token = first.removeprefix("::stop-commands::")
     assert len(token) > 16

@@ -290,12 +290,12 @@ def test_damaged_plans(read: Callable[..., None], count: int, monkeypatch: Any) 
 WAYS = (
     ("explain", "s.pickle"),
     ("explain", "s.pickle", "--json"),
-    ("explain", "s.pickle", "--quiet", "--html", "o.html", "--force"),
-    ("explain", "s.pickle", "--quiet", "--export", "o.folded", "--export", "o.csv", "--force"),
-    ("explain", "s.pickle", "--quiet", "--export", "o.perfetto.json", "--force"),
-    ("explain", "s.pickle", "--quiet", "--export", "o.ullage", "--force"),
+    ("explain", "s.pickle", "-o", "o.html"),
+    ("explain", "s.pickle", "-o", "o.folded", "-o", "o.csv"),
+    ("explain", "s.pickle", "-o", "o.perfetto.json"),
+    ("explain", "s.pickle", "-o", "o.ullage"),
     ("diff", "whole.pickle", "s.pickle"),
-    ("scrub", "s.pickle", "-o", "o.pickle", "--force"),
+    ("explain", "s.pickle", "--share", "o.pickle"),
 )
 
 

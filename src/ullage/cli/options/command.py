@@ -1,6 +1,6 @@
 """The command line of a verb, made of its records of options.
 
-@command(most_used=("gpu",), outputs=("as_json", "force"))
+@command(most_used=("gpu",), outputs=("as_json",))
 def run_command(options: RunOptions, output: Output) -> int:
     '''Run a program on a simulated GPU.'''
 
@@ -23,7 +23,15 @@ from click.core import ParameterSource
 from ullage.cli.output import Output
 from ullage.errors import SpecError
 from ullage.protocol.options import SECTIONS
-from ullage.protocol.options.option import Command, Option, Program, options_of, written
+from ullage.protocol.options.option import (
+    SETTINGS,
+    Command,
+    Option,
+    Program,
+    flag_of,
+    options_of,
+    written,
+)
 from ullage.protocol.plain import Mark, Misfit, NumberRange, Reader
 
 R = TypeVar("R")
@@ -31,8 +39,8 @@ _NAMES: Final = {
     str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list",
     dict: "a table",
 }  # fmt: skip
-_READER: Final = Reader(_NAMES, {}, {Path: Annotated[str, Path], Program: str})
-ALL: Final = ("output", "html", "as_json", "full", "force", "quiet")
+READER: Final = Reader(_NAMES, {}, {Path: Annotated[str, Path], Program: str})
+ALL: Final = ("output", "as_json", "full")
 
 
 class Verb(click.Command):
@@ -40,6 +48,7 @@ class Verb(click.Command):
 
     records: Sequence[type[Any]]
     sections: Mapping[str, Sequence[str]]
+    settings: Sequence[str]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options by section; what has none comes last."""
@@ -52,6 +61,9 @@ class Verb(click.Command):
         for title, records in parts.items():
             with formatter.section(title):
                 formatter.write_dl([row for row in records if row is not None])
+        if self.settings:
+            with formatter.section(f"Also in [{self.name}] of ullage.toml"):
+                formatter.write_text(", ".join(self.settings))
 
     def read(self, context: click.Context) -> list[Any]:
         """The records of a command line, and of the verb's section in ullage.toml."""
@@ -66,12 +78,13 @@ class Verb(click.Command):
             from ullage.cli.options.section import read_section
 
             names = [each.name for each in self.params if isinstance(each, click.Option)]
+            names += self.settings
             more = read_section(str(self.name), self.records, [*filter(None, names)])
         return [_read(record, context.params, texts, more) for record in self.records]
 
 
 def command(
-    *, most_used: Sequence[str] = (), outputs: Sequence[str] = ALL,
+    *, most_used: Sequence[str] = (), outputs: Sequence[str] = ("output", "as_json"),
     says: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., int | None]], Verb]:  # fmt: skip
     """Makes a command of a function of records: its parameters' types are the records.
@@ -86,7 +99,7 @@ def command(
         hints = typing.get_type_hints(act)
         records = [kind for name, kind in hints.items() if name != "return"]
         params: dict[str, click.Argument | click.Option] = {}
-        sections = {"Most used": [*most_used]}
+        sections, settings = {"Most used": [*most_used]}, []
         for record in records:
             hidden = {*ALL} - {*outputs} if issubclass(record, Output) else set()
             for name, (kind, default, option) in options_of(record).items():
@@ -96,17 +109,20 @@ def command(
                     needed = default is MISSING and kind is not Command
                     is_needed = needed and (name not in params or params[name].required)
                     params[name] = _argument(name, kind, option, is_needed=is_needed)
+                elif option.section == SETTINGS.title:
+                    settings.append(name)
                 elif name not in params and name not in hidden:
                     option = replace(option, help=says.get(name, option.help))
                     params[name] = _option(name, kind, default, option)
                     if name not in most_used:
                         sections.setdefault(option.section, []).append(name)
+        name = act.__name__.removesuffix("_command").replace("_", "-")
         verb: Verb = Verb(
-            act.__name__.removesuffix("_command"), help=act.__doc__, params=[*params.values()],
+            name, help=act.__doc__, params=[*params.values()],
             callback=click.pass_context(lambda context, /, **_: act(*verb.read(context))),
             context_settings={"allow_interspersed_args": "program" not in params},
         )  # fmt: skip
-        verb.records = records
+        verb.records, verb.settings = records, settings
         verb.sections = {title: names for title, names in sections.items() if names}
         return verb
 
@@ -130,17 +146,10 @@ def _read(
         elif default is MISSING:
             unread[name] = None
     try:
-        return _READER.read(record, read, **unread)
+        return READER.read(record, read, **unread)
     except Misfit as misfit:
         name = str(misfit.keys[0])
         raise SpecError(f"{flag_of(name, options[name][2])} {misfit.problem}") from None
-
-
-def flag_of(name: str, option: Option | None) -> str:
-    """The spelling of an option: "--try-remedies"; of an argument, "FILE"."""
-    if option is None or not option.section:
-        return name.upper()
-    return option.flags[-1] if option.flags else f"--{name.replace('_', '-')}"
 
 
 def _argument(name: str, kind: Any, option: Option, *, is_needed: bool) -> click.Argument:

@@ -22,7 +22,7 @@ def file_schema() -> dict[str, Any]:
     for name in SECTIONS:
         verb = cli.get_command(click.Context(cli), name)
         if isinstance(verb, Verb):
-            options = {each.name for each in verb.params}
+            options = {*(each.name for each in verb.params), *verb.settings}
             known: dict[str, Any] = {}
             for record in verb.records:
                 known |= table_schema(record)

@@ -41,6 +41,8 @@ def read_section(verb: str, records: Sequence[type[Any]], names: Sequence[str]) 
         return {}
     source, document = read_configuration(file)
     table = document.get(verb, {})
+    if verb == "watch" and isinstance(table, dict):  # watch/alerts/rules_file.py reads its tables
+        table = {key: value for key, value in table.items() if key not in ("alert", "notify")}
     values: dict[str, Any] = {}
     with source.at(verb):
         if not isinstance(table, dict):

@@ -28,7 +28,7 @@ class ServingKnob:
     """A change of the plan, and what it does.
 
     Attributes:
-        change: the option, such as "--kv fp8".
+        change: the option, such as "--kv fp8", or the setting, such as "eager = true".
         gain_bytes: what the cache of one GPU gains, likely; of a narrower cache: what its bytes
             hold more, in bytes of the present one.
         users: requests of the plan's context that fit at least, at once.
@@ -84,8 +84,8 @@ def _changes(plan: ServingPlan, now: ServingEstimate) -> Iterator[tuple[str, dic
         yield f"--max-seqs {fewer}", {"max_seqs": fewer}
     if step.tokens >= _FEWER:
         fewer = step.tokens // _FEWER
-        yield f"--batched-tokens {fewer}", {"max_batched_tokens": fewer}
+        yield f"batched_tokens = {fewer}", {"max_batched_tokens": fewer}
     if plan.has_graphs:
-        yield "--eager", {"has_graphs": False}
+        yield "eager = true", {"has_graphs": False}
     if plan.is_cached is None and plan.has_graphs:
-        yield "--cached", {"is_cached": True}
+        yield "cached = true", {"is_cached": True}

@@ -45,18 +45,6 @@ class Offload(Enum):
     SEQUENTIAL = "sequential"
 
 
-def parse_offload(word: str) -> Offload:
-    """The mode of a word.
-
-    Raises:
-        SpecError: there is none of that name.
-    """
-    names = [mode.value for mode in Offload]
-    if word not in names:
-        raise SpecError(f"offload: found {word!r}, expected {', '.join(names)}")
-    return Offload(word)
-
-
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """A pipeline of diffusers.

@@ -16,6 +16,8 @@ from ullage.estimate.term import Term, exact
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
 from ullage.estimate.workloads.option_values import Settings
 from ullage.gpus.gpu import Entry
+from ullage.models.architecture import read_model
+from ullage.models.find import find_config
 
 KINDS: Final = ("flat", "hnsw", "ivf", "ivfpq")
 _LEVEL_BYTES: Final = 4  # of each vector: the number of its levels
@@ -168,25 +170,24 @@ class Tiers:
         return tuple((name, size) for name, size in rows if size is not None)
 
 
-def parse_index(text: str, width: int | None, gpu_bytes: int | None) -> tuple[Index, Tiers, int]:
+def parse_index(text: str, gpu_bytes: int | None) -> tuple[Index, Tiers, int]:
     """Reads an index, its tiers and its shards, such as "hnsw:vectors=10M,width=768,host=64GiB".
 
     Args:
-        text: the kind, and its settings.
-        width: of a model's embeddings, where the text says none.
+        text: the kind, and its settings; the width is a number, or a model that makes embeddings.
         gpu_bytes: memory of the GPU; None: there is none.
 
     Raises:
         SpecError: a setting is not known, missing or not possible.
     """
-    settings = Settings.parse("--index", text)
+    settings = Settings.parse("index", text)
     headroom = settings.text("headroom", f"{_HEADROOM:.0%}")
     if not (headroom.endswith("%") and headroom[:-1].isdecimal()):
-        raise SpecError(f"--index: headroom: found {headroom!r}, expected such as 20%")
+        raise SpecError(f"index: headroom: found {headroom!r}, expected such as 20%")
     index = Index(
         settings.kind,
         settings.count("vectors"),
-        settings.count("width", width),
+        _read_width(settings),
         settings.count("element", 4),
         settings.count("links", 32),
         settings.count("lists", 0) or None,
@@ -199,6 +200,13 @@ def parse_index(text: str, width: int | None, gpu_bytes: int | None) -> tuple[In
     shards = settings.count("shards", 1)
     settings.check()
     return index, tiers, shards
+
+
+def _read_width(settings: Settings) -> int:
+    text = settings.text("width", "")
+    if not text or text[0].isdecimal():
+        return settings.count("width")
+    return read_model(find_config(text).config).hidden
 
 
 def estimate_index(

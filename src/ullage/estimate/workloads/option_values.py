@@ -1,6 +1,6 @@
 """Settings as a user writes them: "KIND:name=value,name=value", or without a kind.
 
-settings = Settings.parse("--index", "hnsw:vectors=10M,width=768")
+settings = Settings.parse("index", "hnsw:vectors=10M,width=768")
 settings.kind, settings.count("vectors"), settings.check()
 """
 

@@ -44,7 +44,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule; `ullage explain --rule CODE` prints its texts.
+    """A rule; `ullage explain CODE` prints its texts.
 
     Attributes:
         code: such as UL101; never used again for another rule.

@@ -5,7 +5,7 @@ for lever in find_levers(start, config):
 
 A gain is arithmetic on the log's own figures where these suffice. What a smaller step would take is
 not a figure of the log; with the model's configuration it follows from the closed forms of
-`ullage estimate --serve`, and never exceeds what the log says that the step takes.
+`ullage capacity`, and never exceeds what the log says that the step takes.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def read_start(text: str) -> ServerStart | None:
     other = find_other(text)
     if other is not None and (last is None or not last.parts):
         raise SpecError(
-            f"it is a log of {other}; expected one of vLLM or SGLang. `ullage estimate MODEL "
-            "--serve` says what the model takes in a server"
+            f"it is a log of {other}; expected one of vLLM or SGLang. `ullage capacity "
+            "MODEL` says what the model takes in a server"
         )
     if last is None or len(starts) == 1:
         return last

@@ -1,4 +1,4 @@
-"""The options of `ullage check` and `ullage lock`, and of their functions."""
+"""The options of `ullage check`, and of `ullage.check` and `ullage.lock`."""
 
 from __future__ import annotations
 
@@ -31,21 +31,5 @@ class CheckOptions:
     no_cache: bool = OPTIONS.switch(NO_CACHE)
     _: KW_ONLY
     pages: Annotated[bool, Mark.NO_KEY] = False
-    on_progress: Listener = None
-    on_failure: Listener = None
-
-
-@dataclass(frozen=True, slots=True)
-class LockOptions:
-    """Which scenarios are run, and of which of them the entry is updated."""
-
-    scenarios: Sequence[str] = ARGUMENT("", "[SCENARIO]...", default=())
-    update: Sequence[str] = OPTIONS(
-        "Update this scenario, even if it needs more; '*': all.", "NAME", default=()
-    )
-    config: File | None = OPTIONS(*CONFIG)
-    python: Python | None = OPTIONS(*PYTHON)
-    no_cache: bool = OPTIONS.switch(NO_CACHE)
-    _: KW_ONLY
     on_progress: Listener = None
     on_failure: Listener = None

@@ -28,6 +28,7 @@ class EnvironmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvOptions(EnvironmentSpec):
-    """Where it is, too."""
+    """Where it is, too, and whether another is replaced."""
 
     directory: Path = ARGUMENT("", "DIR")
+    force: bool = CONTENTS.switch("Replace an environment with other contents.")

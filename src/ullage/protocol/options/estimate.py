@@ -1,17 +1,15 @@
-"""The options of `ullage estimate`: of a training, a server, and what is served beside text."""
+"""The options of `ullage estimate`, and of `ullage.estimate_training`."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal, Protocol, TypeAlias
 
-from ullage.protocol.options.option import ARGUMENT, Count, HelpSection, Names, Size
-from ullage.protocol.options.run import MEMORY
+from ullage.protocol.options.option import SETTINGS, Count, HelpSection, Names
 from ullage.protocol.plain import From
 
 QUESTIONS, TRAINING, TIME = map(HelpSection, ("Questions", "Training", "Time"))
-ADAPTERS, GPUS, SERVING = map(HelpSection, ("Adapters", "Training on several GPUs", "Serving"))
-WORKLOADS = HelpSection("Speech, pictures, retrieval")
+ADAPTERS, GPUS = map(HelpSection, ("Adapters", "Training on several GPUs"))
 
 Precision: TypeAlias = Literal[
     "fp32", "bf16", "fp16", "amp-bf16", "amp-fp16", "mixed-bf16", "mixed-fp16"
@@ -22,7 +20,8 @@ Buckets: TypeAlias = Literal["copies", "views", "none"]
 Sharding: TypeAlias = Literal["ddp", "zero1", "zero2", "fsdp"]
 
 GPU = ("GPU to compare with (see `ullage gpus`).", "NAME")
-WHICH_GPU, KNOBS = "Also rank all GPUs.", "Also list what would save most."
+WHICH_GPU = "Also rank all GPUs."
+KNOBS = ("Print the full report: also what would save most.", "--full")
 WITH_TIME = "Also predict the time of a step on the GPU."
 PRICE = ("Price of a GPU-hour; implies --time.", "DOLLARS")
 INTERCONNECT = ("Links between the GPUs; implies --time.", "TEXT")
@@ -65,22 +64,22 @@ class TrainingOptions:
     largest: Literal["batch", "length", "image"] | None = QUESTIONS(
         "Also find the largest that fits."
     )
-    knobs: bool = QUESTIONS.switch(KNOBS)
+    knobs: bool = QUESTIONS.switch(*KNOBS)
 
     batch: Count | None = TRAINING("Samples per forward pass; default: 1.", "N")
     length: Count | None = TRAINING("Tokens per sample.", "N")
     image: Count | None = TRAINING("Pixels per side of an image.", "N")
     precision: Precision | None = TRAINING("Default: bf16.")
-    gradients: Gradients | None = TRAINING("With mixed precision; default: same.")
+    gradients: Gradients | None = SETTINGS("With mixed precision; default: same.")
     optimizer: str | None = TRAINING("For example sgd, adamw, adamw-8bit; default: adamw.", "NAME")
     checkpointing: Checkpointing | None = TRAINING(
         "none, selective, alternate, full, or N: every Nth block.", "KIND"
     )
-    attention: Literal["sdpa", "eager"] | None = TRAINING("Default: sdpa.")
+    attention: Literal["sdpa", "eager"] | None = SETTINGS("Default: sdpa.")
     accumulation: Count | None = TRAINING("Passes per optimizer step.", "N")
-    zeroes_late: bool = TRAINING.switch("zero_grad() comes between forward and backward.")
-    loss: Loss | None = TRAINING("Default: as in the library.")
-    packed: bool = TRAINING.switch("Samples hold several texts: attention has a mask.")
+    zeroes_late: bool = SETTINGS.switch("zero_grad() comes between forward and backward.")
+    loss: Loss | None = SETTINGS("Default: as in the library.")
+    packed: bool = SETTINGS.switch("Samples hold several texts: attention has a mask.")
     compile: bool = TRAINING.switch("The model is compiled by torch.compile.")
     library: str | None = TRAINING("Whose code: transformers, litgpt, megatron, ...", "NAME")
     torch: str | None = TRAINING("Of PyTorch; default: the newest for the GPU.", "VERSION")
@@ -89,83 +88,28 @@ class TrainingOptions:
     steps_in_backward: bool = False
 
     time: bool = TIME.switch(WITH_TIME)
-    price: float | None = TIME(*PRICE)
-    interconnect: str | None = TIME(*INTERCONNECT)
+    price: float | None = SETTINGS(*PRICE)
+    interconnect: str | None = SETTINGS(*INTERCONNECT)
 
     lora: Count | None = ADAPTERS("Train adapters of this rank alone.", "RANK")
-    lora_targets: Names = ADAPTERS("Layers, or all-linear; default: q and v.", "NAMES", default=())
-    lora_dtype: Literal["fp32", "bf16", "fp16"] | None = ADAPTERS("Of the adapters.")
-    lora_dropout: float | None = ADAPTERS("Default: 0.", "SHARE")
+    lora_targets: Names = SETTINGS("Layers, or all-linear; default: q and v.", "NAMES", default=())
+    lora_dtype: Literal["fp32", "bf16", "fp16"] | None = SETTINGS("Of the adapters.")
+    lora_dropout: float | None = SETTINGS("Default: 0.", "SHARE")
     quantize: Literal["nf4", "nf4-dq"] | None = ADAPTERS("Frozen weights in 4 bits (QLoRA).")
 
     data: Count | None = GPUS("Size of data parallelism.", "N")
     sharding: Sharding | None = GPUS("What data parallelism shards; default: ddp.")
-    buckets: Buckets | None = GPUS("Of DDP; default: copies.")
+    buckets: Buckets | None = SETTINGS("Of DDP; default: copies.")
     tensor: Count | None = GPUS(*TENSOR)
-    sequence_parallel: bool = GPUS.switch("Tensor parallelism also divides norms and residuals.")
-    context_parallel: Count | None = GPUS("GPUs that share a sequence.", "N")
-    expert_parallel: Count | None = GPUS("GPUs that share the experts.", "N")
+    sequence_parallel: bool = SETTINGS.switch(
+        "Tensor parallelism also divides norms and residuals."
+    )
+    context_parallel: Count | None = SETTINGS("GPUs that share a sequence.", "N")
+    expert_parallel: Count | None = SETTINGS("GPUs that share the experts.", "N")
     pipeline: Count | None = GPUS("Stages of the pipeline.", "N")
-    stage: int | None = GPUS("Stage to estimate, from 0; default: the one that needs most.", "N")
-    micro_batches: Count | None = GPUS("Micro-batches per step of the pipeline.", "N")
+    stage: int | None = SETTINGS(
+        "Stage to estimate, from 0; default: the one that needs most.", "N"
+    )
+    micro_batches: Count | None = SETTINGS("Micro-batches per step of the pipeline.", "N")
     offload: bool = GPUS.switch("With fsdp: keep shards and states in host memory.")
-    nvme: bool = GPUS.switch("With --offload: move them to disks (ZeRO-Infinity).")
-
-
-@dataclass(frozen=True, slots=True)
-class ServingOptions:
-    """How a model is served, and what is asked of it; what has no flag is as of `ServingPlan`."""
-
-    model: Model
-    _: KW_ONLY
-    gpu: str | None = QUESTIONS(*GPU, complete="gpus")
-    which_gpu: bool = QUESTIONS.switch(WHICH_GPU)
-    knobs: bool = QUESTIONS.switch(KNOBS)
-    time: bool = TIME.switch(WITH_TIME)
-    price: float | None = TIME(*PRICE)
-    interconnect: str | None = TIME(*INTERCONNECT)
-    tensor: Count | None = GPUS(*TENSOR)
-
-    engine: Literal["vllm", "transformers"] | None = SERVING("Default: vllm.")
-    engine_version: str | None = SERVING("Of vLLM; default: the newest known.", "VERSION")
-    context: Count | None = SERVING("Tokens of the longest request.", "N")
-    users: Count | None = SERVING("Concurrent requests of that length.", "N")
-    weights: str | None = SERVING("bf16, fp8, int8, int4, ...; default: the model's own.", "FORMAT")
-    kv: str | None = SERVING(
-        "Format of keys and values: bf16, fp8, ...; default: 16 bits.", "FORMAT"
-    )
-    utilization: float | None = SERVING("Share of the GPU that the engine uses.", "SHARE")
-    memory: Size | None = SERVING(*MEMORY)
-    block_size: Count | None = SERVING("Tokens per cache block.", "N")
-    batched_tokens: Count | None = SERVING("Tokens per step of the engine.", "N")
-    max_seqs: Count | None = SERVING("Requests per step of the engine.", "N")
-    eager: bool = SERVING.switch("Neither compiled nor CUDA graphs (enforce_eager).")
-    cached: bool = SERVING.switch("An earlier start has left vLLM's compile cache.")
-    lora_slots: Annotated[int | str | None, From(str)] = SERVING(
-        "LoRA adapters on the GPU at once.", "N[:RANK]"
-    )
-    lora_rank: Count | None = SERVING("Largest rank of an adapter; default: 16.", "N")
-    draft: Annotated[str | ModelConfig | None, From(str)] = SERVING(
-        "Model that proposes N tokens ahead; default: 1.", "MODEL[:N]"
-    )
-    kv_bytes: int | None = None
-    has_prefix_caching: bool | None = None
-    is_async: bool | None = None
-    speculated: int | None = None
-    draft_bytes: int | None = None
-    lora_bytes: int | None = None
-    encoded: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadOptions:
-    """The questions asked in place of a training's memory."""
-
-    model: str | None = ARGUMENT("", "[MODEL]", default=None)
-    serve: bool = QUESTIONS.switch("Estimate serving: KV cache, users, context.")
-    list_models: bool = QUESTIONS.switch("List the built-in models.", "--models")
-    speech: str | None = WORKLOADS("Streams of speech, and windows in a burst.", "N[:AT_ONCE]")
-    diffusion: str | None = WORKLOADS(
-        "Make images: vae=MODEL,text=MODEL,offload=model,...", "PARTS"
-    )
-    index: str | None = WORKLOADS("Index of embeddings: hnsw:vectors=10M,width=768,...", "KIND:...")
+    nvme: bool = SETTINGS.switch("With --offload: move them to disks (ZeRO-Infinity).")

@@ -1,10 +1,11 @@
-"""The options of `ullage explain`, of `ullage.explain_file` and of `ullage.what_if`."""
+"""The options of `ullage explain` and `ullage what-if`, and of their functions."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
 from ullage.protocol.options.option import OPTIONS, File, Python, Size
+from ullage.protocol.options.run import MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,6 @@ class WhatIfOptions:
 
     file: File
     _: KW_ONLY
-    gpu: str | None = OPTIONS(
-        "With --what-if: GPU to replay on (see `ullage gpus`).", "NAME", complete="gpus"
-    )
-    memory: Size | None = OPTIONS("With --what-if: its total memory.", "SIZE")
+    gpu: str | None = OPTIONS("GPU to replay on (see `ullage gpus`).", "NAME", complete="gpus")
+    memory: Size | None = OPTIONS(*MEMORY)
     python: Python | None = OPTIONS("Interpreter whose torch does the replay.", "PATH")

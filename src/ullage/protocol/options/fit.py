@@ -1,4 +1,4 @@
-"""The options of `ullage fit`, and of `ullage.fit`, `find_largest` and `find_ladder`."""
+"""The options of `ullage fit`, and of `ullage.fit` and `find_ladder`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
-from ullage.protocol.options.option import Command, File, HelpSection, Listener, Python, Size
+from ullage.protocol.options.option import (
+    SETTINGS,
+    Command,
+    File,
+    HelpSection,
+    Listener,
+    Python,
+    Size,
+)
 from ullage.protocol.options.run import (
     ALLOC_CONF,
     ASSUME,
@@ -20,6 +28,14 @@ from ullage.protocol.options.run import (
 from ullage.protocol.plain import From, Misfit, NumberRange
 
 SEARCH, RUNS = HelpSection("Search"), HelpSection("Runs")
+
+# What `ullage largest` has too is said once.
+ALLOW = (
+    "What techniques may change: memory only (same, the default), rounding too, or the "
+    "training itself."
+)
+FIT_BUDGET = ("Memory that the program may use; default: all.", "SIZE")
+STEPS = ("Training steps of each run; default: 3.", "N")
 
 
 class Workers(Protocol):
@@ -60,25 +76,17 @@ class FitOptions:
     gpu: str | None = GPU("GPU to fit into (see `ullage gpus`).", "NAME", complete="gpus")
     gpus: int = GPU("Train on N such GPUs.", "N", default=1)
     memory: Size | None = GPU(*MEMORY)
-    capability: str | None = GPU(*CAPABILITY)
-    budget: Size | None = GPU("Memory that the program may use; default: all.", "SIZE")
+    capability: str | None = SETTINGS(*CAPABILITY)
+    budget: Size | None = GPU(*FIT_BUDGET)
 
-    allow: Literal["none", "same", "rounding", "training"] = SEARCH(
-        "What techniques may change: memory only (same, the default), rounding too, or the "
-        "training itself; none: use no techniques.",
-        default="same",
-    )
+    allow: Literal["same", "rounding", "training"] = SEARCH(ALLOW, default="same")
     objective: Literal["time", "cost", "memory"] = SEARCH(
         "The fastest plan that fits (default), the cheapest, or the one that needs least memory.",
         default="time",
     )
-    price: float | None = SEARCH(
+    price: float | None = SETTINGS(
         "Price of a GPU-hour: what the steps and tokens of each plan cost.", "DOLLARS"
     )
-    largest: str | None = SEARCH(
-        "Find the largest value of {NAME} instead, for example length.", "NAME"
-    )
-    multiple_of: int | None = SEARCH("Try only multiples of N.", "N")
     ladder: Ladder | None = SEARCH(
         "Find the plans of a guard instead, each proved for sizes: length=512,1024,2048.",
         "NAME=SIZES",
@@ -89,12 +97,12 @@ class FitOptions:
     )
 
     python: Python | None = RUNS(*PYTHON)
-    steps: int | None = RUNS("Training steps of each run; default: 3.", "N")
-    alloc_conf: str | None = RUNS(*ALLOC_CONF)
-    dummy_weights: bool = RUNS.switch(DUMMY_WEIGHTS)
-    assume: Sequence[str] = RUNS(*ASSUME, default=())
-    measured: File | None = RUNS(*MEASURED)
-    executor: Annotated[Workers | str | None, From(str)] = RUNS(
+    steps: int | None = SETTINGS(*STEPS)
+    alloc_conf: str | None = SETTINGS(*ALLOC_CONF)
+    dummy_weights: bool = SETTINGS.switch(DUMMY_WEIGHTS)
+    assume: Sequence[str] = SETTINGS(*ASSUME, default=())
+    measured: File | None = SETTINGS(*MEASURED)
+    executor: Annotated[Workers | str | None, From(str)] = SETTINGS(
         "Have the workers of an executor make the runs: a function that makes it.", "MODULE:NAME"
     )
     real_init: bool = False

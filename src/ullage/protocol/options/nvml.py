@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ullage.protocol.options.option import ARGUMENT, OPTIONS, Command, Size
+from ullage.protocol.options.option import ARGUMENT, OPTIONS, SETTINGS, Command, Size
 from ullage.protocol.options.run import CAPABILITY, MEMORY
 
 
@@ -19,5 +19,5 @@ class NvmlOptions:
         "First describe DIR as a machine with this GPU.", "NAME", complete="gpus"
     )
     gpus: int | None = OPTIONS("Number of identical GPUs; default: 1.", "N")
-    memory: Size | None = OPTIONS(*MEMORY)
-    capability: str | None = OPTIONS(*CAPABILITY)
+    memory: Size | None = SETTINGS(*MEMORY)
+    capability: str | None = SETTINGS(*CAPABILITY)

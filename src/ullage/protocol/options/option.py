@@ -82,6 +82,8 @@ class HelpSection:
 
 
 ARGUMENT, OPTIONS = HelpSection(""), HelpSection("Options")
+# Of the section in ullage.toml and of the Python function, not of the command line.
+SETTINGS = HelpSection("Settings")
 _KNOWN: dict[Any, Mapping[str, tuple[Any, Any, Option | None]]] = {}
 
 
@@ -126,6 +128,13 @@ def options_of(record: Any) -> Mapping[str, tuple[Any, Any, Option | None]]:
             for each in fields(record)
         }
     return _KNOWN[record]
+
+
+def flag_of(name: str, option: Option | None) -> str:
+    """How an option is spelled: "--try-remedies"; of an argument, "FILE"."""
+    if option is None or not option.section:
+        return name.upper()
+    return option.flags[-1] if option.flags else f"--{name.replace('_', '-')}"
 
 
 def without_none(kind: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal
 
-from ullage.protocol.options.option import Command, File, HelpSection, Python, Size
+from ullage.protocol.options.option import SETTINGS, Command, File, HelpSection, Python, Size
 from ullage.protocol.options.run import OUTPUT, PYTHON
 from ullage.protocol.plain import Mark
 
@@ -37,17 +37,14 @@ class RecordOptions:
     kernels: bool = RECORDING.switch(
         "Also time the kernels of the third step, for --measured of `ullage run` and `fit`."
     )
-    ring: Size = RECORDING(
+    ring: Size = SETTINGS(
         "Host memory for what is recorded; the oldest is dropped. Default: 64MiB.", "SIZE",
         default="64MiB",
     )  # fmt: skip
-    every: float | None = RECORDING(
+    every: float | None = SETTINGS(
         "Rewrite the file after a step when this time has passed. Default: 60.", "SECONDS",
         default=60.0,
     )  # fmt: skip
-    publish: bool = RECORDING(
-        "Publish the job's state for `ullage watch`. Default: yes.", None,
-        "--publish/--no-publish", default=True,
-    )  # fmt: skip
+    publish: bool = SETTINGS("Publish the job's state for `ullage watch`.", default=True)
     force: Annotated[bool, Mark.NO_KEY] = False
     stdout_to_stderr: Annotated[bool, Mark.NO_KEY] = False

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal, Protocol, TypeAlias
 
 from ullage.protocol.options.option import (
+    SETTINGS,
     Command,
     File,
     HelpSection,
@@ -116,7 +117,7 @@ class RunOptions:
     budget: Size | None = GPU(
         "Memory that the program may use; beyond it, it runs out of memory.", "SIZE"
     )
-    platform: Literal["linux", "windows"] = GPU(
+    platform: Literal["linux", "windows"] = SETTINGS(
         "System with the GPU, whose driver orders addresses; WSL2: windows. Default: linux.",
         default="linux",
     )
@@ -125,16 +126,16 @@ class RunOptions:
     ranks: Ranks | None = RANKS(
         "Ranks to simulate, or 'distinct'; default: 0.", "R[,...]", "--rank", "--ranks"
     )
-    local_world_size: int | None = RANKS("Ranks per node; default: 8.", "N")
+    local_world_size: int | None = SETTINGS("Ranks per node; default: 8.", "N")
 
     time: bool = TIME.switch("Also predict how long a step takes on the GPU.")
-    price: float | None = TIME(
+    price: float | None = SETTINGS(
         "Price of a GPU-hour: what steps and tokens cost; implies --time.", "DOLLARS"
     )
-    interconnect: str | None = TIME(
+    interconnect: str | None = SETTINGS(
         "Links between the GPUs; default: those of the GPU; implies --time.", "TEXT"
     )
-    measured: File | None = TIME(*MEASURED)
+    measured: File | None = SETTINGS(*MEASURED)
     clock: Literal["real", "virtual"] = TIME(
         "Clock that the program reads; virtual: the predicted one; implies --time.", default="real"
     )
@@ -148,10 +149,10 @@ class RunOptions:
     guard: Names | None = PROGRAM(*GUARD, bare="")
     resume: Words = PROGRAM(*RESUME, default=())
     try_remedies: bool = PROGRAM.switch("If memory runs out, run again with each remedy.")
-    alloc_conf: str | None = PROGRAM(*ALLOC_CONF)
-    real_init: bool = PROGRAM.switch("Initialise weights on the CPU; default: skip it.")
-    dummy_weights: bool = PROGRAM.switch(DUMMY_WEIGHTS)
-    values: bool = PROGRAM("Whether small tensor values are computed; default: on.", default=True)
+    alloc_conf: str | None = SETTINGS(*ALLOC_CONF)
+    real_init: bool = SETTINGS.switch("Initialise weights on the CPU; default: skip it.")
+    dummy_weights: bool = SETTINGS.switch(DUMMY_WEIGHTS)
+    values: bool = SETTINGS("Whether small tensor values are computed; default: on.", default=True)
     assume: Sequence[str] = PROGRAM(*ASSUME, default=())
     nvml: File | None = PROGRAM(
         "Directory through which NVML programs see the GPUs: ullage nvml DIR -- nvitop.", "DIR"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ullage.protocol.options.option import OPTIONS, Port
+from ullage.protocol.options.option import OPTIONS, SETTINGS, Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,4 +14,4 @@ class UiOptions:
     port: Port = OPTIONS("Port to listen on; default: any free one.", "N", default=0)
     no_browser: bool = OPTIONS.switch("Print the address without opening a browser.")
     python: str | None = OPTIONS("Interpreter for checks on a simulated GPU.", "PATH")
-    vllm_python: str | None = OPTIONS("Interpreter whose vLLM checks servers.", "PATH")
+    vllm_python: str | None = SETTINGS("Interpreter whose vLLM checks servers.", "PATH")

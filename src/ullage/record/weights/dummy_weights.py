@@ -73,7 +73,7 @@ class MadeUpWeights(Part):
     def remarks(self) -> list[str]:
         """An option that did nothing, as the program does not do what it is about."""
         text = (
-            "--dummy-weights made nothing up: it is about missing weights that transformers' or "
+            "dummy_weights made nothing up: it is about missing weights that transformers' or "
             "diffusers' from_pretrained or timm's pretrained=True ask for, and there were none"
         )
         return [] if self.num_made else [text]

@@ -16,7 +16,7 @@ def render_diff_page(report: DiffReport, paths: tuple[str, str]) -> str:
     """Renders the compared device of both runs, on the same axes."""
     devices = report.before, report.after
     if devices[0] is None or devices[1] is None:
-        raise SpecError("--html needs both snapshots, and one of them is not where it was written")
+        raise SpecError("a page needs both snapshots, and one of them is not where it was written")
     before, after = (
         make_page(ExplainView(path, side, findings), device)
         for path, side, findings, device in zip(

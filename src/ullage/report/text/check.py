@@ -98,7 +98,7 @@ def _describe_count(judgement: Judgement) -> str:
 
 def update_command(judged: Judged) -> str:
     """The command that updates the lock with the current figures of a case."""
-    return f"ullage lock --update {judged.name}"
+    return f"ullage check --write {judged.name}"
 
 
 def check_blocks(view: CheckView) -> Iterator[b.Block]:
@@ -239,7 +239,10 @@ def _remarks(judged: Sequence[Judged]) -> Iterator[b.Block]:
 def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
     new = [case.name for case in judged if case.state is State.UNLOCKED]
     if new:
-        yield "judged by the budget alone; to lock what they take:", f"ullage lock {' '.join(new)}"
+        yield (
+            "judged by the budget alone; to lock what they take:",
+            f"ullage check --write {' '.join(new)}",
+        )
     for case in judged:
         rules = {broken.rule for two in case.comparisons for broken in two.broken}
         keys = {key for two in case.comparisons for key in two.changes.keys}
@@ -254,7 +257,7 @@ def _advice(judged: Sequence[Judged]) -> Iterator[tuple[str, str]]:
             )
             yield text, update_command(case)
         for name in case.missing:
-            yield f"{name} is locked and not there any more; to remove it:", "ullage lock"
+            yield f"{name} is locked and not there any more; to remove it:", "ullage check --write"
 
 
 def label_category(name: str) -> str:

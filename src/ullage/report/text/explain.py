@@ -41,7 +41,7 @@ def explain_line(view: ExplainView) -> str:
 
 
 def rule_blocks(rule: Rule) -> Iterator[b.Block]:
-    """The output of `ullage explain --rule CODE`."""
+    """The output of `ullage explain CODE`."""
     yield b.Headline.of(f"{rule.code} {rule.title} ({rule.kind.value})", b.Tone.PLAIN)
     for name, text in (
         ("What it means", rule.meaning),

@@ -1,4 +1,4 @@
-"""The view of `ullage lock`."""
+"""The view of `ullage check --write`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def locked_blocks(report: LockReport) -> Iterator[b.Block]:
     if report.left:
         text = "entries that differ from the lock stay as they were; to update them:"
         yield b.Note(text, b.Tone.PLAIN, b.Overflow.FOLD, indent=2, is_apart=True)
-        command = f"ullage lock {' '.join(f'--update {name}' for name in report.left)}"
+        command = f"ullage check --write {' '.join(report.left)}"
         yield b.Note(command, b.Tone.PLAIN, b.Overflow.FOLD, indent=2)
 
 

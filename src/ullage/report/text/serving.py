@@ -1,4 +1,4 @@
-"""The view of `ullage estimate --serve`."""
+"""The view of `ullage capacity`."""
 
 from __future__ import annotations
 

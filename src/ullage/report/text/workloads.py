@@ -1,4 +1,4 @@
-"""The view of `ullage estimate --speech`, `--diffusion` and `--index`."""
+"""The view of `ullage capacity` of speech, pictures and indexes."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     forecast.num_preemptions, forecast.simulated.usage_peak_frac
 
 The cache is laid out as vLLM lays it out; its bytes are given (as a start printed them), or those
-that `ullage estimate --serve` has likely. Steps take the seconds of the closed forms. So whatever
+that `ullage capacity` has likely. Steps take the seconds of the closed forms. So whatever
 the forecast has wrong is there too: docs/results/estimates.md holds it against the engine.
 """
 
@@ -117,11 +117,6 @@ def resolve_plan(plan: ServingPlan, gpu: Gpu) -> ServingPlan:
     return replace(
         plan, max_batched_tokens=plan.max_batched_tokens or tokens, max_seqs=plan.max_seqs or seqs
     )
-
-
-def bytes_of_blocks(config: Config, plan: ServingPlan, num_blocks: int) -> int:
-    """Bytes of this many blocks on each GPU (num_gpu_blocks_override)."""
-    return num_blocks * _pool(config, plan).block_bytes
 
 
 def _pool(config: Config, plan: ServingPlan) -> vllm.Pool:

@@ -31,7 +31,6 @@ _SWITCHES: Final = {
     "--enforce-eager": ("has_graphs", False),
     "--no-enable-prefix-caching": ("has_prefix_caching", False),
 }
-BLOCKS: Final = "--num-gpu-blocks-override"
 _NUMBERS: Final = ("max_seqs", "max_batched_tokens", "context", "tensor_parallel")
 
 
@@ -66,22 +65,6 @@ def given_flags(command: Sequence[str]) -> Flags:
             text = value if equals else "".join(command[index + 1 : index + 2])
             fields[by_option[option]] = _read(by_option[option], word, text)
     return Flags(fields)
-
-
-def given_blocks(command: Sequence[str]) -> int | None:
-    """The blocks that a command gives the cache, whatever memory it has; None: it does not.
-
-    Raises:
-        SpecError: it is not a number.
-    """
-    for index, word in enumerate(command):
-        option, equals, value = word.partition("=")
-        if option == BLOCKS:
-            text = value if equals else "".join(command[index + 1 : index + 2])
-            if not text.isdecimal() or int(text) < 2:
-                raise SpecError(f"{word!r}: found {text!r}; expected a number of blocks, 2 or more")
-            return int(text)
-    return None
 
 
 def _read(name: str, word: str, text: str) -> object:

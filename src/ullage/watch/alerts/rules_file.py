@@ -28,6 +28,8 @@ from typing import Annotated, Final
 
 from ullage.configuration.project_file import open_configuration
 from ullage.configuration.tables import Name, Seconds, Share, parser, read_seconds, read_share
+from ullage.protocol.options.option import options_of
+from ullage.protocol.options.watch import WatchOptions
 from ullage.protocol.plain import As, Mark, Misfit, choose, read_at
 from ullage.units import parse_bytes
 from ullage.watch.alerts.defaults import DEFAULTS, KINDS
@@ -104,7 +106,10 @@ def load_settings(start: Path, path: Path | None = None) -> Settings:
     if opened is None:
         return Settings()
     source, table = opened
-    section = source.read(_WatchKeys, ("watch",), table.get("watch", {}))
+    keys = table.get("watch", {})
+    if isinstance(keys, dict):  # the others are options of `ullage watch`
+        keys = {key: value for key, value in keys.items() if key not in options_of(WatchOptions)}
+    section = source.read(_WatchKeys, ("watch",), keys)
     rules = {rule.name: rule for rule in DEFAULTS}
     for name, keys in section.alert.items():
         with source.at("watch", "alert", name):

@@ -12,7 +12,6 @@ from ullage.estimate.workloads.diffusion import (
     Offload,
     Sampler,
     estimate_diffusion,
-    parse_offload,
     play_stages,
 )
 from ullage.models.builtin import find_model
@@ -85,5 +84,3 @@ def test_impossible_pipelines_are_refused() -> None:
         Sampler(config("sd15-unet"), config("gpt2"))
     with pytest.raises(SpecError, match="multiple of 8 pixels"):
         replace(SD15, side=500)
-    with pytest.raises(SpecError, match="expected none, model, sequential"):
-        parse_offload("cpu")

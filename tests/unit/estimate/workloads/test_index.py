@@ -23,7 +23,7 @@ from ullage.units import GIB
     ],
 )
 def test_bytes_are_those_of_faiss(text: str, faiss: int) -> None:
-    index, tiers, shards = parse_index(f"{text},headroom=0%", None, None)
+    index, tiers, shards = parse_index(f"{text},headroom=0%", None)
     assert estimate_index(index, tiers, shards).places[0].bytes == pytest.approx(faiss, rel=0.005)
 
 
@@ -67,7 +67,7 @@ def test_what_no_tier_holds_does_not_fit() -> None:
 )
 def test_impossible_indexes_are_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        index, tiers, shards = parse_index(text, None, None)
+        index, tiers, shards = parse_index(text, None)
         estimate_index(index, tiers, shards)
 
 

@@ -67,9 +67,9 @@ def test_freeing_the_old_caches_first_takes_less() -> None:
 
 def test_a_gpu_without_cuda_is_said_to_be_counted_as_if_it_had_it() -> None:
     answers = (
-        ullage.estimate_speech("whisper-tiny", streams=2, gpu="mi300x"),
-        ullage.estimate_diffusion("sd15-unet", "vae=sd-vae", gpu="mi300x"),
-        ullage.estimate_index("flat:vectors=1M,width=768", gpu="mi300x"),
+        ullage.capacity("whisper-tiny", users=2, gpu="mi300x"),
+        ullage.capacity("sd15-unet", ["sd-vae"], gpu="mi300x"),
+        ullage.capacity("flat:vectors=1M,width=768", gpu="mi300x"),
     )
     for answer in answers:
         assert workload_line(answer.estimate).startswith("fits on mi300x, counted as CUDA: ")

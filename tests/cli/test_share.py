@@ -1,4 +1,4 @@
-"""`ullage scrub`: writes a copy that can be shared, and says what it changed."""
+"""`ullage explain --share`: writes a copy that can be shared, and says what it changed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ def read_event(path: Path) -> Any:
 
 
 def test_it_writes_a_copy_and_tells_what_it_changed(
-    snapshot: Path, capsys: pytest.CaptureFixture[str]
+    snapshot: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(snapshot.parent)
+    Path("ullage.toml").write_text('[explain]\nhide = ["apollo"]\n')
     before, shared = snapshot.read_bytes(), snapshot.with_name("shared.pickle")
-    assert run_cli(["scrub", str(snapshot), "-o", str(shared), "--word", "apollo"]) == 0
+    assert run_cli(["explain", str(snapshot), "--share", str(shared)]) == 0
     event = read_event(shared)
     assert re.fullmatch(r"[0-9a-f]{8}/train\.py", event["frames"][0]["filename"])
     assert event["frames"][0]["name"] == "step_removed"
@@ -48,38 +50,37 @@ def test_it_writes_a_copy_and_tells_what_it_changed(
     ]
     assert snapshot.read_bytes() == before
     assert sorted(path.name for path in snapshot.parent.iterdir()) == [
-        "shared.pickle", "snapshot.pickle",
+        "shared.pickle", "snapshot.pickle", "ullage.toml",
     ]  # fmt: skip
 
 
-def test_directories_are_hashed_anew_each_time_but_for_a_key(snapshot: Path) -> None:
+def test_directories_are_hashed_anew_each_time_but_for_a_key(
+    snapshot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(snapshot.parent)
     names = []
-    for key in ([], [], ["--key", "k"], ["--key", "k"]):
-        shared = snapshot.with_name("shared.pickle")
-        assert run_cli(["scrub", str(snapshot), "-o", str(shared), "--force", *key]) == 0
+    for number, key in enumerate(("", "", 'key = "k"', 'key = "k"')):
+        Path("ullage.toml").write_text(f"[explain]\n{key}\n")
+        shared = snapshot.with_name(f"shared-{number}.pickle")
+        assert run_cli(["explain", str(snapshot), "--share", str(shared)]) == 0
         names.append(read_event(shared)["frames"][0]["filename"])
     assert names[0] != names[1] != names[2] == names[3]
-
-
-def test_it_can_take_the_place_of_the_file(snapshot: Path) -> None:
-    assert run_cli(["scrub", str(snapshot), "-o", str(snapshot), "--force"]) == 0
-    assert PLACE not in repr(read_event(snapshot))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.pickle", "-o", "out.pickle"], "cannot read 'missing.pickle': No such file"),
+        (["missing.pickle", "--share", "out.pickle"], "cannot read 'missing.pickle': No such file"),
         (
-            ["other.txt", "-o", "out.pickle"],
+            ["other.txt", "--share", "out.pickle"],
             "cannot read 'other.txt': it is text; exp",
         ),
         (
-            ["snapshot.pickle", "-o", "other.txt"],
+            ["snapshot.pickle", "--share", "other.txt"],
             "'other.txt' exists; give another name, or",
         ),
-        (["snapshot.pickle", "-o", "no/out.pickle"], "there is no directory 'no'"),
-        (["snapshot.pickle"], "missing option '-o' / '--output'; see `ullage scrub --help`"),
+        (["snapshot.pickle", "--share", "no/out.pickle"], "there is no directory 'no'"),
+        (["snapshot.pickle", "--share", "snapshot.pickle"], "'snapshot.pickle' exists; give"),
     ],
 )
 def test_what_is_wrong_is_told_and_nothing_is_written(
@@ -91,7 +92,7 @@ def test_what_is_wrong_is_told_and_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(snapshot.parent)
     Path("other.txt").write_text("hello")
-    assert run_cli(["scrub", *arguments]) == 2
+    assert run_cli(["explain", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not Path("out.pickle").exists()
     assert Path("other.txt").read_text() == "hello"

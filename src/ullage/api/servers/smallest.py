@@ -1,10 +1,9 @@
-"""Searches the smallest server that holds an objective for some traffic: `ullage serve --search`
-and `ullage.search_server`.
+"""Searches the smallest server that holds an objective for some traffic: what `ullage smallest`
+and `ullage.smallest` are.
 
-    plan = ullage.search_server(["vllm", "serve", "llama-3.1-8b"],
-                                traffic="azure-conv:rate=4,duration=10m",
-                                slo="ttft=1s,tpot=50ms", gpu="l4,l40s,h100-80gb")
-    plan.best.words
+    found = ullage.smallest(["vllm", "serve", "llama-3.1-8b"], slo="ttft=1s,tpot=50ms",
+                            traffic="azure-conv:rate=4,duration=10m", gpu="l4,l40s,h100-80gb")
+    found.best.words
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ullage.api.serving import traffic_of
+from ullage.api.serve import traffic_of
 from ullage.protocol.options.option import takes
-from ullage.protocol.options.serve import ServeOptions
+from ullage.protocol.options.smallest import SmallestOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.serve.search.candidate import Candidate
     from ullage.serve.search.search import Order, Run, Searched, Server
     from ullage.serve.search.worth import Worth
@@ -29,7 +29,7 @@ GPUS = ("l4", "l40s", "a100-80gb", "h100-80gb", "h200", "b200")
 
 
 @dataclass(frozen=True, slots=True)
-class SearchedServer:
+class Smallest:
     """A finished search.
 
     Attributes:
@@ -57,21 +57,25 @@ class SearchedServer:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.search/1"."""
-        from ullage.report.document.search import search_document
+        from ullage.report.document.smallest import search_document
 
         return search_document(self.searched, self.worths, self.capacity, self.tiers)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
         from ullage.answers.text import render
-        from ullage.report.text.search import search_blocks
 
-        view = (self.searched, self.worths, self.capacity, self.tiers)
-        return render(search_blocks(view), width)
+        return render(self.blocks(), width)
+
+    def blocks(self) -> Blocks:
+        """The blocks of its view."""
+        from ullage.report.text.smallest import search_blocks
+
+        return search_blocks((self.searched, self.worths, self.capacity, self.tiers))
 
 
-@takes(ServeOptions)
-def search_server(options: ServeOptions) -> SearchedServer:
+@takes(SmallestOptions)
+def smallest(options: SmallestOptions) -> Smallest:
     """Searches the smallest GPU of those named, their number and the flags; flags that the command
     has stay unchanged. Each claim is a run's.
 
@@ -81,13 +85,13 @@ def search_server(options: ServeOptions) -> SearchedServer:
     from ullage.estimate.serving.kv_cache import token_bytes
     from ullage.models.architecture import read_model
     from ullage.serve.search.bounds import Bounds
-    from ullage.serve.search.search import search_server as search
+    from ullage.serve.search.search import search_server
     from ullage.serve.search.worth import find_capacity, find_worths
     from ullage.serve.tiers import size_tiers
 
     order = _order(options)
     runner = options.runner or _runner(order, options)
-    searched = search(order, runner, options.on_progress)
+    searched = search_server(order, runner, options.on_progress)
     worths: tuple[Worth, ...] = ()
     capacity = None
     if searched.best is not None:
@@ -96,10 +100,10 @@ def search_server(options: ServeOptions) -> SearchedServer:
         capacity = find_capacity(bounds, searched.best.candidate, order)
     each = sum(token_bytes(layer) for layer in read_model(order.config).layers)
     tiers = size_tiers(order.traffic, each) if len(order.traffic.block_hashes) else None
-    return SearchedServer(searched, worths, capacity, tiers)
+    return Smallest(searched, worths, capacity, tiers)
 
 
-def _order(options: ServeOptions) -> Order:
+def _order(options: SmallestOptions) -> Order:
     from ullage.errors import SpecError
     from ullage.gpus import find_gpu
     from ullage.models.find import find_config
@@ -128,7 +132,7 @@ def _order(options: ServeOptions) -> Order:
     )  # fmt: skip
 
 
-def _runner(order: Order, options: ServeOptions) -> Callable[[Candidate, tuple[str, ...]], Run]:
+def _runner(order: Order, options: SmallestOptions) -> Callable[[Candidate, tuple[str, ...]], Run]:
     from ullage.errors import EnvironmentProblem
     from ullage.serve.measures import measure
     from ullage.serve.run import serve

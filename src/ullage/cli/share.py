@@ -1,4 +1,4 @@
-"""`ullage scrub`: removes private names from a snapshot."""
+"""`ullage explain --share`: removes private names from a snapshot."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import getpass
 import os
 import socket
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from ullage.cli.main import say
-from ullage.cli.options.command import command
-from ullage.cli.output import UNWRITABLE, Output
+from ullage.cli.output import UNWRITABLE
 from ullage.files import check_writable, is_stream, keep_file
-from ullage.protocol.options.scrub import ScrubOptions
 
 # Names that identify nobody.
 _NOBODY = {"root", "localhost"}
@@ -23,32 +22,25 @@ _MIN_NAME = 3
 _KEY_BYTES = 16
 
 
-@command(outputs=("force",))
-def scrub_command(options: ScrubOptions, output: Output) -> int | None:
-    """Remove paths and names from a memory snapshot before you share it.
+def write_shared(source: Path, path: Path, hidden: Sequence[str], key: str | None) -> int:
+    """Writes a copy of a snapshot without paths and names; returns what to exit with.
 
-    \b
-    ullage scrub snapshot.pickle -o shared.pickle
-
-    Paths become relative to their package, or their directories become hashes. Names of users and
-    of this machine, addresses, environment variables in free text and command lines are removed.
-    Sizes, times and names of functions and modules stay. PyTorch's viewer opens the result. Review
-    it before you share it: no rule finds everything.
+    Args:
+        source: the snapshot.
+        path: of the copy.
+        hidden: other texts to remove.
+        key: what directories are hashed with; None: a random one.
     """
     from ullage.trace.scrubbing.scrub import scrub_snapshot
 
-    path = options.output
-    check_writable(path, force=output.force)
+    check_writable(path, force=False)
+    secret = os.urandom(_KEY_BYTES) if key is None else key.encode()
     try:
         with tempfile.TemporaryDirectory(dir=_beside(path), prefix=".ullage-") as aside:
             written = Path(aside) / "scrubbed"
             with written.open("wb") as target:
-                key = options.key
-                hidden = os.urandom(_KEY_BYTES) if key is None else key.encode()
-                done = scrub_snapshot(
-                    options.file, target, key=hidden, words=[*options.words, *_own_names()]
-                )
-            final = keep_file(written, path, force=output.force)
+                done = scrub_snapshot(source, target, key=secret, words=[*hidden, *_own_names()])
+            final = keep_file(written, path, force=False)
     except OSError as error:
         say(f"ullage: {str(path)!r} could not be written: {error.strerror}", is_aside=True)
         return UNWRITABLE
@@ -58,7 +50,7 @@ def scrub_command(options: ScrubOptions, output: Output) -> int | None:
         err=True,
     )
     say(f"Wrote {final}", is_aside=True)
-    return None
+    return 0
 
 
 def _beside(output: Path) -> Path | None:

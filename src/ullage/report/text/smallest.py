@@ -1,4 +1,4 @@
-"""The view of a search for a server."""
+"""The view of `ullage smallest`."""
 
 from __future__ import annotations
 
