@@ -26,6 +26,7 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 from ullage.protocol.options.estimate import ModelConfig, TrainingOptions
 from ullage.protocol.options.option import options_of, takes
+from ullage.protocol.plain import document_of
 
 if TYPE_CHECKING:
     from ullage.api.explain import Explanation
@@ -50,9 +51,7 @@ class Estimate:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/2"."""
-        from ullage.report.document.estimate import estimate_document
-
-        return estimate_document(self.answer)
+        return document_of(self.answer)
 
     @property
     def explanation(self) -> Explanation:
@@ -183,9 +182,7 @@ class WorkloadAnswer:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/2"."""
-        from ullage.report.document.workloads import workload_document
-
-        return workload_document(self.estimate)
+        return document_of(self.estimate)
 
     def text(self, width: int = 80) -> str:
         """The report, as the terminal shows it."""

@@ -32,6 +32,7 @@ from ullage.plan.sizes.sized_runs import SizedRuns, without_end, words_at
 from ullage.protocol.options.fit import FitOptions
 from ullage.protocol.options.option import share, takes
 from ullage.protocol.options.run import RunOptions
+from ullage.protocol.plain import document_of
 from ullage.runs.job import Job
 from ullage.runs.variables import check_variable
 from ullage.techniques.ladder_file import LadderFile
@@ -62,9 +63,7 @@ class Largest:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.api.largest/1"."""
-        from ullage.report.document.largest import largest_document
-
-        return largest_document(self.report)
+        return document_of(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
@@ -99,7 +98,8 @@ def find_largest(options: FitOptions) -> Largest:
         search = LargestSearch(runs.run, device.gpu, budget_bytes, multiple_of)
         report = search.find(program, variable, allowed)
         _tell_failure(options, report.failure, runs)
-    return Largest(replace(report, num_runs=runs.num_runs, wall_s=time.monotonic() - started_s))
+    wall_s = round(time.monotonic() - started_s, 3)
+    return Largest(replace(report, num_runs=runs.num_runs, wall_s=wall_s))
 
 
 def _check_goes_with(options: FitOptions, what: str, *others: tuple[str, bool]) -> None:
@@ -160,9 +160,7 @@ class FoundLadder:
     @property
     def document(self) -> dict[str, Any]:
         """The document: the ladder, schema "ullage.find_ladder/1", and how it was found."""
-        from ullage.report.document.ladder import ladder_document
-
-        return ladder_document(self.report, self.ladder)
+        return document_of(self.report) | self.ladder.document
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
@@ -199,4 +197,5 @@ def find_ladder(options: FitOptions) -> FoundLadder:
     with SizedRuns(job, program, variable, options.on_progress) as runs:
         report = LadderSearch(runs.run, device.gpu, budget_bytes, sizes).find(program, variable)
         _tell_failure(options, report.failure, runs)
-    return FoundLadder(replace(report, num_runs=runs.num_runs, wall_s=time.monotonic() - started_s))
+    wall_s = round(time.monotonic() - started_s, 3)
+    return FoundLadder(replace(report, num_runs=runs.num_runs, wall_s=wall_s))

@@ -12,15 +12,18 @@ real engine on the phantom, in virtual time (`ullage serve`, `ullage.serve_traff
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ullage.errors import SpecError
+from ullage.estimate.term import ESTIMATE_SCHEMA
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 from ullage.protocol.options.estimate import ServingOptions
 from ullage.protocol.options.option import options_of, takes
 from ullage.protocol.options.serve import ServeOptions
+from ullage.protocol.plain import As, Mark, document_of, figure
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -50,9 +53,11 @@ class ServingAnswer:
         time: of a prompt and of a token; None where it was not asked.
     """
 
-    estimate: ServingEstimate
-    source: str
-    gpus: tuple[ServingRow, ...] = ()
+    SCHEMA: ClassVar[str] = ESTIMATE_SCHEMA
+
+    estimate: Annotated[ServingEstimate, Mark.FLAT]
+    source: Annotated[str, Mark.NO_KEY]
+    gpus: Annotated[tuple[ServingRow, ...], As("which_gpu")] = ()
     knobs: tuple[ServingKnob, ...] = ()
     time: ServingTime | None = None
 
@@ -65,14 +70,22 @@ class ServingAnswer:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/2"."""
-        from ullage.report.document.serving import serving_document
+        return document_of(self)
 
-        document = serving_document(self.estimate, self.source, self.gpus, self.knobs)
-        if self.time is not None:
-            from ullage.report.document.time import serving_time_document
+    @figure
+    def kind(self) -> str:
+        """Training and other work have documents of the same schema."""
+        return "serving"
 
-            document["time"] = serving_time_document(self.time)
-        return document
+    @figure
+    def model(self) -> Mapping[str, Any]:
+        """The model and its size."""
+        estimate = self.estimate
+        return {
+            "name": estimate.model,
+            "source": self.source,
+            "num_parameters": estimate.num_parameters,
+        }
 
     @property
     def html(self) -> str:
@@ -189,9 +202,7 @@ class ServedTraffic:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.serve/1"."""
-        from ullage.report.document.serve import serve_document
-
-        return serve_document(self.report)
+        return document_of(self.report)
 
     @property
     def html(self) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ullage.api.serving import GPU, traffic_of
+from ullage.protocol.plain import Mark, document_of, figure
 
 if TYPE_CHECKING:
     from ullage.models.config import Config
@@ -33,10 +34,17 @@ class ForecastServing:
         tiers: how large a cache of prefixes must be; None: no prompts are alike.
     """
 
-    forecast: Forecast
+    SCHEMA: ClassVar[str] = "ullage.forecast/1"
+
+    forecast: Annotated[Forecast, Mark.FLAT]
     traffic: Traffic
     slo: Slo | None
     tiers: Tiers | None
+
+    @figure
+    def goodput_frac(self) -> float | None:
+        """The share of all requests that meet the objective; None: there is none."""
+        return None if self.slo is None else self.forecast.goodput(self.slo, self.traffic)
 
     @property
     def num_preemptions(self) -> int:
@@ -51,9 +59,7 @@ class ForecastServing:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.forecast/1"."""
-        from ullage.report.document.forecast import forecast_document
-
-        return forecast_document(self.forecast, self.traffic, self.slo, self.tiers)
+        return document_of(self)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
