@@ -105,8 +105,8 @@ class Simulated:
     def latencies(self) -> Annotated[Mapping[str, Any], Mark.FLAT]:
         """The seconds to the first and to the last token."""
         ends = {"ttft_s": self.first_token_s, "e2e_s": self.end_s}
-        columns = {name: find_percentiles(end - self.arrival_s) for name, end in ends.items()}
-        return {name: None if each.p50 is None else each._asdict() for name, each in columns.items()}
+        rows = [(name, find_percentiles(end - self.arrival_s)) for name, end in ends.items()]
+        return {name: None if row.p50 is None else row._asdict() for name, row in rows}
 
 
 class _Request:
