@@ -61,7 +61,7 @@ class DeviceReport:
 
     @figure
     def total_bytes(self) -> int:
-        """What the device has, of which a budget is a part."""
+        """The memory of the device, of which a budget is a part."""
         return self.totals.total_bytes if self.budget_bytes else self.gpu.total_bytes
 
     @figure
