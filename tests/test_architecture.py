@@ -203,20 +203,6 @@ WITHOUT = {
         "share": "writes a file",
         "ui": "serves a page",
     },
-    "report/document": {
-        "capacity": "its kinds have documents: forecast, serving, workloads",
-        "doctor": "its record alone",
-        "measure": "a run's document",
-        "env": "makes a directory",
-        "exec": "the program itself speaks",
-        "front": "serves a proxy",
-        "listen": "serves metrics",
-        "nvml": "becomes a program of others",
-        "ranks": "a run's document",
-        "record": "a run's document",
-        "share": "writes a file",
-        "ui": "serves a page",
-    },
 }
 # The files beside the answers: what several share, and parts of large ones.
 BESIDE = {
@@ -225,10 +211,6 @@ BESIDE = {
     "report/text": {
         "explain_parts", "explain_recorded", "modules", "pressure", "remedies", "run_parts",
         "terms", "watch_parts",
-    },
-    "report/document": {
-        "check_ci", "explain_recorded", "explain_series", "export", "fields", "findings",
-        "pressure", "time",
     },
 }  # fmt: skip
 # Only these have a page; its other files are what pages are drawn with.

@@ -203,12 +203,16 @@ def test_the_glossary_has_the_terms_of_reports() -> None:
     assert shown | {"reserved", "rung", "owner", "phantom", "allocated", "peak"} <= {*terms}
 
 
-def test_the_page_of_the_run_document_names_its_fields() -> None:
-    page = PAGES["docs/reference/run-document.md"].text
-    golden = ROOT / "tests" / "golden" / "commands" / "run-gpt2.json"
+@pytest.mark.parametrize(
+    ("page", "command", "rows"),
+    [("run-document", "run-gpt2", "devices"), ("fit-document", "fit-plan", "candidates")],
+)
+def test_the_page_of_a_document_names_its_fields(page: str, command: str, rows: str) -> None:
+    text = PAGES[f"docs/reference/{page}.md"].text
+    golden = ROOT / "tests" / "golden" / "commands" / f"{command}.json"
     document = json.loads(golden.read_text(encoding="utf-8"))["document"]
-    names = {*document, *document["devices"][0]}
-    assert not [name for name in names if f"`{name}`" not in page]
+    names = {*document, *document[rows][0]}
+    assert not [name for name in names if f"`{name}`" not in text]
 
 
 PARTS = {

@@ -18,7 +18,7 @@ import ullage.serve.run
 from ullage.answers.text import render
 from ullage.cli.serve import serve_command
 from ullage.errors import SpecError
-from ullage.report.document.serve import serve_document
+from ullage.protocol.plain import document_of
 from ullage.report.text.serve import serve_blocks, serve_line
 from ullage.serve.measures import measure
 from ullage.serve.outcome import Engine, Outcome
@@ -101,8 +101,8 @@ def test_the_start_that_left_its_compile_cache_is_reported_too() -> None:
     assert re.search(
         r"a first start +50\.00 GiB +400,000 tokens", render(serve_blocks(report), 100)
     )
-    assert serve_document(report)["first_start"]["kv_cache_tokens"] == 400_000
-    assert serve_document(report_of(outcome))["first_start"] is None
+    assert document_of(report)["first_start"]["kv_cache_tokens"] == 400_000
+    assert document_of(report_of(outcome))["first_start"] is None
 
 
 def test_transformers_has_no_later_start() -> None:
@@ -119,7 +119,7 @@ def test_without_an_objective_there_is_no_goodput() -> None:
 
 
 def test_the_document_has_no_nan() -> None:
-    document = serve_document(report_of(outcome_of()))
+    document = document_of(report_of(outcome_of()))
     assert document["schema"] == "ullage.serve/1"
     assert json.loads(json.dumps(document, allow_nan=False))["num_stuck"] == 1
     assert document["classes"][0]["ttft_s"]["p50"] == 0.5

@@ -18,7 +18,7 @@ from tests.phantom.same_training import DEPTH, PARAMETERS, plan_for_a_stack, row
 
 from ullage.phantom.device import choose_device
 from ullage.protocol.options.run import RunOptions
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.runs.parallel import ParallelRuns
@@ -234,7 +234,7 @@ def test_a_program_is_described_as_a_plan_wants_it(
     assert found is not None
     assert make_plan().made_for.differences(found) == []
     assert found.modules["blocks.0.first"] == "Linear"
-    assert run_document(run)["plan"] is None
+    assert plain(run)["plan"] is None
 
 
 @pytest.mark.slow

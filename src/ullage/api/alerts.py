@@ -10,12 +10,13 @@ The rules are those of ullage.toml, section [watch], and the defaults.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from ullage.api.watch import read_samples
+from ullage.protocol.plain import Mark, Only, document_of, figure
 from ullage.watch.alerts.engine import Engine, watch_rules
 from ullage.watch.alerts.event import Event
 from ullage.watch.alerts.rules_file import Settings, load_settings
@@ -34,12 +35,19 @@ class AlertReplay:
         settings: the rules.
     """
 
+    SCHEMA: ClassVar[str] = "ullage.alerts/1"
+
     events: tuple[Event, ...]
-    raised: tuple[Event, ...]
+    raised: Annotated[tuple[Event, ...], Only("incident")]
     first_s: float
     last_s: float
     num_samples: int
-    settings: Settings
+    settings: Annotated[Settings, Mark.NO_KEY]
+
+    @figure
+    def rules(self) -> Sequence[str]:
+        """The names of the rules."""
+        return [rule.name for rule in self.settings.rules]
 
     @property
     def exit_code(self) -> int:
@@ -49,15 +57,14 @@ class AlertReplay:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.alerts/1"."""
-        from ullage.report.document.alerts import alerts_document
-
-        return alerts_document(self)
+        return document_of(self)
 
     def text(self) -> str:
         """The report for people."""
         from ullage.report.text.alerts import render_alerts
 
-        return render_alerts(self)
+        seconds = self.last_s - self.first_s
+        return render_alerts(self.events, len(self.raised), seconds, self.num_samples)
 
 
 def read_rules(config: str | Path | None = None) -> Settings:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
 
 from ullage.api.serve import GPU
 from ullage.errors import SpecError
+from ullage.estimate.term import ESTIMATE_SCHEMA
 from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 from ullage.protocol.options.capacity import CapacityOptions
 from ullage.protocol.options.option import flag_of, options_of, takes
+from ullage.protocol.plain import As, Mark, document_of, figure
 from ullage.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class _Answer:
     @property
     def document(self) -> dict[str, Any]:
         """The document, whose schema each kind names."""
-        raise NotImplementedError
+        return document_of(self)
 
     @property
     def html(self) -> str:
@@ -94,23 +96,28 @@ class ServerCapacity(_Answer):
         time: of a prompt and of a token; None where it was not asked.
     """
 
-    estimate: ServingEstimate
-    source: str = ""
-    gpus: tuple[ServingRow, ...] = ()
+    SCHEMA: ClassVar[str] = ESTIMATE_SCHEMA
+
+    estimate: Annotated[ServingEstimate, Mark.FLAT]
+    source: Annotated[str, Mark.NO_KEY] = ""
+    gpus: Annotated[tuple[ServingRow, ...], As("which_gpu")] = ()
     knobs: tuple[ServingKnob, ...] = ()
     time: ServingTime | None = None
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/2"."""
-        from ullage.report.document.serving import serving_document
+    @figure
+    def kind(self) -> str:
+        """Training and other work have documents of the same schema."""
+        return "serving"
 
-        document = serving_document(self.estimate, self.source, self.gpus, self.knobs)
-        if self.time is not None:
-            from ullage.report.document.time import serving_time_document
-
-            document["time"] = serving_time_document(self.time)
-        return document
+    @figure
+    def model(self) -> Mapping[str, Any]:
+        """The model and its size."""
+        estimate = self.estimate
+        return {
+            "name": estimate.model,
+            "source": self.source,
+            "num_parameters": estimate.num_parameters,
+        }
 
     def blocks(self) -> Blocks:
         """The blocks of its view."""
@@ -137,9 +144,7 @@ class WorkloadCapacity(_Answer):
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/2"."""
-        from ullage.report.document.workloads import workload_document
-
-        return workload_document(self.estimate)
+        return document_of(self.estimate)
 
     def blocks(self) -> Blocks:
         """The blocks of its view."""
@@ -159,7 +164,9 @@ class TrafficForecast(_Answer):
         tiers: how large a cache of prefixes must be; None: no prompts are alike.
     """
 
-    estimate: Forecast
+    SCHEMA: ClassVar[str] = "ullage.forecast/1"
+
+    estimate: Annotated[Forecast, Mark.FLAT]
     traffic: Traffic
     slo: Slo | None
     tiers: Tiers | None
@@ -174,12 +181,10 @@ class TrafficForecast(_Answer):
         """What is served: the title of the page."""
         return self.traffic.source
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.forecast/1"."""
-        from ullage.report.document.forecast import forecast_document
-
-        return forecast_document(self.estimate, self.traffic, self.slo, self.tiers)
+    @figure
+    def goodput_frac(self) -> float | None:
+        """The share of all requests that meet the objective; None: there is none."""
+        return None if self.slo is None else self.estimate.goodput(self.slo, self.traffic)
 
     def blocks(self) -> Blocks:
         """The blocks of its view."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ullage.errors import SnapshotError, SpecError
 from ullage.protocol.options.diff import DiffOptions
 from ullage.protocol.options.option import takes
+from ullage.protocol.plain import document_of
 
 if TYPE_CHECKING:
     from ullage.explain.compare.causes import Cause
@@ -83,9 +84,7 @@ class Diff:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.diff/1"."""
-        from ullage.report.document.diff import diff_document
-
-        return diff_document(self.report)
+        return document_of(self.report)
 
     @property
     def html(self) -> str:

@@ -22,6 +22,7 @@ from ullage.models.config import Config
 from ullage.models.find import Found, find_config
 from ullage.protocol.options.estimate import TrainingOptions
 from ullage.protocol.options.option import options_of, takes
+from ullage.protocol.plain import document_of
 
 if TYPE_CHECKING:
     from ullage.api.explain import Explanation
@@ -45,9 +46,7 @@ class Estimate:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.estimate/2"."""
-        from ullage.report.document.estimate import estimate_document
-
-        return estimate_document(self.answer)
+        return document_of(self.answer)
 
     @property
     def explanation(self) -> Explanation:

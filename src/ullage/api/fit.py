@@ -31,6 +31,7 @@ from ullage.printable import hide_secrets
 from ullage.protocol.options.fit import FitOptions
 from ullage.protocol.options.option import share, takes
 from ullage.protocol.options.run import RunOptions
+from ullage.protocol.plain import document_of
 from ullage.runs.trials import Trials
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Plan
@@ -71,9 +72,7 @@ class Fit:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.fit/1"."""
-        from ullage.report.document.fit import fit_document
-
-        return fit_document(self.report)
+        return document_of(self.report)
 
     @property
     def html(self) -> str:
@@ -128,7 +127,7 @@ def fit(options: FitOptions) -> Fit:
             num_runs=trials.num_runs,
             price=options.price,
             objective=goal.objective,
-            wall_s=time.monotonic() - started_s,
+            wall_s=round(time.monotonic() - started_s, 3),
         )
     )
 

@@ -19,6 +19,7 @@ from ullage.plan.sizes.rungs import LadderReport, LadderSearch
 from ullage.plan.sizes.sized_runs import SizedRuns, words_at
 from ullage.protocol.options.fit import FitOptions
 from ullage.protocol.options.option import takes
+from ullage.protocol.plain import document_of
 from ullage.runs.variables import check_variable
 from ullage.techniques.ladder_file import LadderFile
 
@@ -51,9 +52,7 @@ class FoundLadder:
     @property
     def document(self) -> dict[str, Any]:
         """The document: the ladder, schema "ullage.find_ladder/1", and how it was found."""
-        from ullage.report.document.ladder import ladder_document
-
-        return ladder_document(self.report, self.ladder)
+        return document_of(self.report) | self.ladder.document
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
@@ -84,7 +83,8 @@ def find_ladder(options: FitOptions) -> FoundLadder:
     with SizedRuns(job, program, variable, options.on_progress) as runs:
         report = LadderSearch(runs.run, device.gpu, budget_bytes, sizes).find(program, variable)
         tell_failure(options, report.failure, runs)
-    return FoundLadder(replace(report, num_runs=runs.num_runs, wall_s=time.monotonic() - started_s))
+    wall_s = round(time.monotonic() - started_s, 3)
+    return FoundLadder(replace(report, num_runs=runs.num_runs, wall_s=wall_s))
 
 
 def _check_goes_with(options: FitOptions) -> None:

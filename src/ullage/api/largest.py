@@ -25,6 +25,7 @@ from ullage.protocol.options.fit import FitOptions
 from ullage.protocol.options.largest import LargestOptions
 from ullage.protocol.options.option import share, takes
 from ullage.protocol.options.run import RunOptions
+from ullage.protocol.plain import document_of
 from ullage.runs.job import Job
 from ullage.runs.variables import check_variable, only_variable
 from ullage.techniques.plan import Plan
@@ -54,9 +55,7 @@ class Largest:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.api.largest/1"."""
-        from ullage.report.document.largest import largest_document
-
-        return largest_document(self.report)
+        return document_of(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
@@ -89,7 +88,8 @@ def largest(options: LargestOptions) -> Largest:
         search = LargestSearch(runs.run, device.gpu, budget_bytes, multiple_of)
         report = search.find(program, variable, allowed)
         tell_failure(options, report.failure, runs)
-    return Largest(replace(report, num_runs=runs.num_runs, wall_s=time.monotonic() - started_s))
+    wall_s = round(time.monotonic() - started_s, 3)
+    return Largest(replace(report, num_runs=runs.num_runs, wall_s=wall_s))
 
 
 def make_sized_job(

@@ -19,6 +19,7 @@ from ullage.files import check_writable
 from ullage.phantom.program import resolve_program
 from ullage.protocol.options.option import takes
 from ullage.protocol.options.record import RecordOptions
+from ullage.protocol.plain import document_of
 from ullage.record.entrances.settings import Mode, RecordingSettings, parse_ring
 from ullage.runs.recorded import read_recorded, run_recorded
 
@@ -55,9 +56,7 @@ class Recorded:
     @property
     def document(self) -> dict[str, Any]:
         """The run document, schema "ullage.run/1", with the basis "measured"."""
-        from ullage.report.document.run import run_document
-
-        return run_document(self.report)
+        return document_of(self.report)
 
     def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Draws memory, step times, retries, cudaFrees and latencies over the run: .svg, .png or

@@ -23,6 +23,7 @@ from ullage.phantom.program import resolve_program
 from ullage.phantom.rank import Rank, choose_ranks
 from ullage.protocol.options.option import takes
 from ullage.protocol.options.run import RunOptions
+from ullage.protocol.plain import document_of
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.one import run_job
 
@@ -140,9 +141,7 @@ class Run:
     @property
     def document(self) -> dict[str, Any]:
         """The run document, schema "ullage.run/1"."""
-        from ullage.report.document.run import run_document
-
-        return run_document(self.report)
+        return document_of(self.report)
 
     def text(self, width: int = 80, *, full: bool = False) -> str:
         """The report for people, without colour: in short, or the whole of it."""

@@ -16,6 +16,7 @@ from ullage.errors import SpecError
 from ullage.protocol.options.option import takes
 from ullage.protocol.options.serve import ServeOptions
 from ullage.protocol.options.smallest import SmallestOptions
+from ullage.protocol.plain import document_of
 
 if TYPE_CHECKING:
     from ullage.serve.measures import Measures
@@ -51,9 +52,7 @@ class ServedTraffic:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.serve/1"."""
-        from ullage.report.document.serve import serve_document
-
-        return serve_document(self.report)
+        return document_of(self.report)
 
     @property
     def html(self) -> str:

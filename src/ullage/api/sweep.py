@@ -24,6 +24,7 @@ from ullage.phantom.device import PhantomDevice
 from ullage.phantom.program import resolve_program
 from ullage.protocol.options.option import takes
 from ullage.protocol.options.run import RunOptions
+from ullage.protocol.plain import document_of
 from ullage.runs.job import Job, make_job, make_options
 from ullage.runs.parallel import ParallelRuns
 from ullage.runs.variables import check_number, check_variable, fill_in
@@ -57,9 +58,7 @@ class Sweep:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.sweep/1"."""
-        from ullage.report.document.sweep import sweep_document
-
-        return sweep_document(self.report)
+        return document_of(self.report)
 
     def text(self, width: int = 80) -> str:
         """The table and the plot for people, without colour."""
@@ -112,7 +111,7 @@ def sweep(options: RunOptions) -> Sweep:
         variables=tuple(texts.items()),
         gpus=tuple(device.usable for device in devices),
         fresh_because=runs.fresh_because,
-        wall_s=time.monotonic() - started_s,
+        wall_s=round(time.monotonic() - started_s, 3),
         was_interrupted=runs.was_interrupted,
     )
     return Sweep(report, tuple(Run(run) for _, run in done))

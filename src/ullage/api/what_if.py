@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ullage.protocol.options.explain import WhatIfOptions
 from ullage.protocol.options.option import takes
+from ullage.protocol.plain import document_of
 
 if TYPE_CHECKING:
     from ullage.whatif.outcomes import WhatIfReport
@@ -35,9 +36,7 @@ class WhatIf:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.what_if/1"."""
-        from ullage.report.document.what_if import what_if_document
-
-        return what_if_document(self.report)
+        return document_of(self.report)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""

@@ -108,7 +108,9 @@ class Output:
 
         if exit_code is None:
             exit_code = getattr(answer, "exit_code", 0)
-        is_written = write_result(self, answer, partial(print_blocks, blocks, full=self.full), files, problems)
+        is_written = write_result(
+            self, answer, partial(print_blocks, blocks, full=self.full), files, problems
+        )
         return exit_code if is_written else UNWRITABLE
 
 

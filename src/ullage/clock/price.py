@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from ullage.clock.step_time import Interval, StepTime
+from ullage.protocol.plain import As
 
 _HOUR_S = 3600
 
@@ -30,10 +31,10 @@ class Expense:
             the number of tokens is not known.
     """
 
-    gpu_hour: float
+    gpu_hour: Annotated[float, As("gpu_hour_dollars")]
     num_gpus: int
-    thousand_steps: Dollars
-    million_tokens: Dollars | None
+    thousand_steps: Annotated[Dollars, As("thousand_steps_dollars")]
+    million_tokens: Annotated[Dollars | None, As("million_tokens_dollars")]
 
 
 def find_expense(time: StepTime, gpu_hour: float, num_gpus: int) -> Expense:

@@ -6,7 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from ullage.protocol.plain import As, Mark, figure
 
 _NUMBER = re.compile(r"\d+")
 
@@ -23,8 +25,9 @@ class Interval(NamedTuple):
     high_s: float
 
 
-class Share(NamedTuple):
-    """The share of a step that a kind of work, a part of the step, or a module takes.
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a kind of work, a part of the step, or a module takes of a step.
 
     Attributes:
         name: of the kind ("matrix products"), the part ("forward", "backward", "optimizer",
@@ -38,8 +41,8 @@ class Share(NamedTuple):
     """
 
     name: str
-    busy: Interval
-    exposed: Interval
+    busy: Annotated[Interval, As("busy_s")]
+    exposed: Annotated[Interval, As("exposed_s")]
     num: int
 
 
@@ -93,25 +96,30 @@ class StepTime:
             none.
     """
 
-    step: Interval
-    steps: tuple[Interval, ...]
-    device_idle: Interval
-    host_waits: Interval
-    categories: tuple[Share, ...]
+    step: Annotated[Interval, As("step_s")]
+    steps: Annotated[tuple[Interval, ...], As("steps_s")]
+    device_idle: Annotated[Interval, As("device_idle_s")]
+    host_waits: Annotated[Interval, As("host_waits_s")]
+    categories: Annotated[tuple[Share, ...], As("kinds")]
     parts: tuple[Share, ...]
     modules: tuple[Share, ...]
     unknown: tuple[Share, ...]
     flops: float
-    peak_flops_per_s: float
-    num_tokens: int
-    num_samples: int
-    spans: tuple[Span, ...]
+    peak_flops_per_s: Annotated[float, Mark.NULL]
+    num_tokens: Annotated[int, As("tokens_per_step"), Mark.NULL]
+    num_samples: Annotated[int, As("samples_per_step"), Mark.NULL]
+    spans: Annotated[tuple[Span, ...], Mark.NO_KEY]
     basis: tuple[str, ...]
-    device: int | None = None
-    extremes: Interval | None = None
-    corrections: tuple[str, ...] = ()
+    device: Annotated[int | None, Mark.NO_KEY] = None
+    extremes: Annotated[Interval | None, Mark.NO_KEY] = None
+    corrections: Annotated[tuple[str, ...], Mark.NO_KEY] = ()
 
-    @property
+    @figure
+    def extremes_s(self) -> Interval:
+        """The step with all costs at their bounds."""
+        return self.extremes or self.step
+
+    @figure
     def utilisation(self) -> Interval | None:
         """Model FLOPs utilisation: the share of the stated rate that the step reaches."""
         if not self.flops or not self.peak_flops_per_s:
@@ -119,12 +127,12 @@ class StepTime:
         shares = (self.flops / self.peak_flops_per_s / seconds for seconds in reversed(self.step))
         return Interval(*shares)
 
-    @property
+    @figure
     def tokens_per_s(self) -> Interval | None:
         """Tokens a second of this device; None: their number is not known."""
         return self._rate(self.num_tokens)
 
-    @property
+    @figure
     def samples_per_s(self) -> Interval | None:
         """Samples a second of this device; None: their number is not known."""
         return self._rate(self.num_samples)
@@ -153,7 +161,7 @@ class StepTime:
             return None
         return Interval(*(num / seconds for seconds in reversed(self.step)))
 
-    @property
+    @figure
     def critical(self) -> str:
         """The limit of the step: the kind of work with the most exposed time, or the host."""
         most = max(self.categories, key=lambda share: share.exposed.s, default=None)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from ullage.protocol.plain import figure
 from ullage.trace.category import Category
+
+ESTIMATE_SCHEMA: Final = "ullage.estimate/2"
+"""The documents of all estimates."""
 
 
 class Interval(NamedTuple):
@@ -22,8 +26,8 @@ class Verdict(Enum):
     """The verdict on a plan."""
 
     FITS = "fits"
-    MAY_FIT = "may fit"
-    DOES_NOT_FIT = "does not fit"
+    MAY_FIT = "may_fit"
+    DOES_NOT_FIT = "does_not_fit"
 
     @property
     def fits(self) -> bool | None:
@@ -31,9 +35,9 @@ class Verdict(Enum):
         return None if self is Verdict.MAY_FIT else self is Verdict.FITS
 
     @property
-    def field(self) -> str:
-        """Its name in documents."""
-        return self.value.replace(" ", "_")
+    def label(self) -> str:
+        """As people read it."""
+        return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class Parts:
         """At most."""
         return sum(term.high_bytes for term in self.terms)
 
-    @property
+    @figure
     def verdict(self) -> Verdict | None:
         """The verdict on the whole; None: the size is not given, or a mere floor fits."""
         if self.capacity_bytes is None:

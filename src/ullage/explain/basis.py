@@ -8,13 +8,14 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from ullage.explain.addresses import AddressEnds
 from ullage.explain.completion import Completion
 from ullage.explain.reserved import find_reserved
 from ullage.explain.tuning import Tuning
 from ullage.explain.workspaces import Workspaces
+from ullage.protocol.plain import As, Mark
 from ullage.trace.model import Record
 from ullage.units import format_bytes
 
@@ -47,10 +48,10 @@ class Assumption:
     what: str
     where: str
     count: int
-    size_bytes: int
+    size_bytes: Annotated[int, As("bytes")]
     low_bytes: int | None = None
     high_bytes: int | None = None
-    is_note: bool = False
+    is_note: Annotated[bool, Mark.NO_KEY] = False
 
 
 @dataclass(frozen=True, slots=True)

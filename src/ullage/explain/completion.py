@@ -14,11 +14,13 @@ rather than too high.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from ullage.explain.moments.levels import read_levels
 from ullage.explain.moments.spikes import levels_without
+from ullage.protocol.plain import As, Mark
 from ullage.trace.blocks import Blocks, BoolArray, find_blocks, read_blocks
 from ullage.trace.model import DeviceTotals, Record
 
@@ -36,12 +38,12 @@ class Completion:
         num_kept: how many blocks were kept allocated for collectives.
     """
 
-    low_bytes: int
-    high_bytes: int
-    num_held: int | None = 0
-    held_bytes: int | None = 0
-    allocated_low_bytes: int | None = None
-    num_kept: int = 0
+    low_bytes: Annotated[int, Mark.NO_KEY]
+    high_bytes: Annotated[int, Mark.NO_KEY]
+    num_held: Annotated[int | None, As("num_held_blocks")] = 0
+    held_bytes: Annotated[int | None, As("held_at_peak_bytes")] = 0
+    allocated_low_bytes: Annotated[int | None, Mark.NO_KEY] = None
+    num_kept: Annotated[int, Mark.NO_KEY] = 0
 
 
 def find_completion(record: Record, totals: DeviceTotals) -> Completion:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ullage.explain.owners.owners import sum_by_category
 from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.reserved import Reserved, find_reserved
 from ullage.explain.verdict import Headroom, find_headroom
+from ullage.protocol.plain import As, Mark, Only, figure
 from ullage.trace.growth import LEAST_BYTES
 from ullage.trace.model import Category, DeviceTotals, OutOfMemory, Record
 from ullage.units import format_bytes
@@ -38,29 +39,43 @@ class DeviceReport:
         modules_at_peak: the same by module.
         oom: what ended the process there; None where nothing did.
         ledger: of the same moment as `at_peak`, or of `oom`.
-        modules: what is allocated at the moment of the ledger, by module.
         evaluations: the peaks of evaluations between steps.
         growth: by how many bytes more is live after each step than after the one before; 0: by
             none; None: there are too few steps of the same work.
     """
 
-    pid: int
+    pid: Annotated[int, Mark.NO_KEY]
     rank: int | None
-    gpu: Gpu
+    gpu: Annotated[Gpu, Only("slug")]
     is_unlimited: bool
-    totals: DeviceTotals
-    reserved: Reserved
-    headroom: Headroom
-    at_peak: Ownership
-    modules_at_peak: tuple[ModuleShare, ...]
-    oom: OutOfMemory | None
+    totals: Annotated[DeviceTotals, Mark.FLAT]
+    reserved: Annotated[Reserved, Mark.FLAT]
+    headroom: Annotated[Headroom, Mark.FLAT]
+    at_peak: Annotated[Ownership, Only("by_category")]
+    modules_at_peak: Annotated[tuple[ModuleShare, ...], As("modules")]
+    oom: Annotated[OutOfMemory | None, Mark.NO_KEY]
     ledger: Ledger
-    modules: tuple[ModuleShare, ...]
     steps: tuple[StepPeak, ...]
     evaluations: tuple[EvaluationPeak, ...]
-    growth: float | None
+    growth: Annotated[float | None, Mark.NO_KEY]
 
-    @property
+    @figure
+    def total_bytes(self) -> int:
+        """The memory of the device, of which a budget is a part."""
+        return self.totals.total_bytes if self.budget_bytes else self.gpu.total_bytes
+
+    @figure
+    def context_ends(self) -> Annotated[Mapping[str, int], Mark.FLAT]:
+        """Both bounds of the driver's context."""
+        low_bytes, high_bytes = self.gpu.context_low_bytes, self.gpu.context_high_bytes
+        return {"context_low_bytes": low_bytes, "context_high_bytes": high_bytes}
+
+    @figure
+    def growth_bytes_per_step(self) -> int | None:
+        """The growth in whole bytes."""
+        return None if self.growth is None else round(self.growth)
+
+    @figure
     def full_after_steps(self) -> int | None:
         """The number of further steps until the device is full; None: it is not filled."""
         if not self.growth or self.is_unlimited:
@@ -72,7 +87,7 @@ class DeviceReport:
         """The growth in the words of `describe_growth`."""
         return describe_growth(self.growth, self.full_after_steps)
 
-    @property
+    @figure
     def budget_bytes(self) -> int | None:
         """The usable bytes of the device, where that is less than it has; None: all of it."""
         has_less = self.gpu.total_bytes < self.totals.total_bytes
@@ -85,7 +100,7 @@ class DeviceReport:
         """
         return self.headroom.headroom_bytes
 
-    @property
+    @figure
     def peak_used_bytes(self) -> int:
         """The most of the device that was in use: reserved + context + beside, at upper ends."""
         beside = self.gpu.context_high_bytes + self.totals.beside_bytes
@@ -137,10 +152,16 @@ def explain_devices(
                 at_peak=at_peak,
                 modules_at_peak=modules_at_peak,
                 oom=own_oom,
-                ledger=_find_ledger(
-                    owners, reserved_bytes, totals, gpu, is_out_of_memory=own_oom is not None
+                ledger=balance(
+                    owners,
+                    modules,
+                    reserved_bytes=reserved_bytes,
+                    # What ran out had the phantom's own context; what might run out, the largest.
+                    context_bytes=totals.context_bytes if own_oom else gpu.context_high_bytes,
+                    non_torch_bytes=totals.non_torch_bytes,
+                    others_bytes=totals.others_bytes,
+                    total_bytes=gpu.total_bytes,
                 ),
-                modules=modules,
                 steps=steps,
                 evaluations=evaluations,
                 growth=_find_growth(log, totals.index, steps),
@@ -157,26 +178,6 @@ def _find_growth(log: Log, device: int, steps: Sequence[StepPeak]) -> float | No
     whole = [step for step in steps if step.is_complete]
     peaks = np.array([step.peak.allocated_bytes for step in whole])
     return rate_of(steps, peaks, np.array([step.index for step in whole]))
-
-
-def _find_ledger(
-    owners: Ownership,
-    reserved_bytes: int,
-    totals: DeviceTotals,
-    gpu: Gpu,
-    *,
-    is_out_of_memory: bool,
-) -> Ledger:
-    """The ledger of the moment when the most was allocated, or when memory ran out."""
-    return balance(
-        owners,
-        reserved_bytes=reserved_bytes,
-        # What ran out had the phantom's own context; what might run out has the largest.
-        context_bytes=totals.context_bytes if is_out_of_memory else gpu.context_high_bytes,
-        non_torch_bytes=totals.non_torch_bytes,
-        others_bytes=totals.others_bytes,
-        total_bytes=gpu.total_bytes,
-    )
 
 
 def _own_at(

@@ -9,9 +9,11 @@ and it is paid for by few blocks, which have owners.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from ullage.protocol.plain import As, Mark, figure
 from ullage.trace.blocks import BoolArray
 from ullage.trace.replay import Replay
 from ullage.trace.rules import make_settings, round_sizes
@@ -59,16 +61,21 @@ class Fragmentation:
 
     event: int
     reserved_bytes: int
-    allocated_bytes: int
+    allocated_bytes: Annotated[int, Mark.NO_KEY]
     requested_bytes: int
-    empty_bytes: int
+    empty_bytes: Annotated[int, As("cache_bytes")]
     hole_bytes: int
     private_free_bytes: int
     private_bytes: int
-    holes: Int64Array
-    pinned: tuple[Pinned, ...]
+    holes: Annotated[Int64Array, Mark.NO_KEY]
+    pinned: Annotated[tuple[Pinned, ...], Mark.NO_KEY]
 
-    @property
+    @figure
+    def rounding_bytes(self) -> int:
+        """By how much the blocks are larger than the requests."""
+        return self.allocated_bytes - self.requested_bytes
+
+    @figure
     def largest_free_bytes(self) -> int:
         """The largest request that would find room without new memory."""
         return int(self.holes[0]) if len(self.holes) else 0

@@ -7,8 +7,9 @@ host.peak_bytes, host.needed_bytes, host.pinned_peak_bytes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from ullage.protocol.plain import As
 from ullage.trace.model import Record
 
 
@@ -18,9 +19,9 @@ class HostMemory(NamedTuple):
     the driver takes, `needed_high` if copies are done late; `pinned_asked` is before rounding.
     """
 
-    peak_bytes: int
-    needed_bytes: int
-    needed_high_bytes: int
+    peak_bytes: Annotated[int, As("host_peak_bytes")]
+    needed_bytes: Annotated[int, As("host_needed_bytes")]
+    needed_high_bytes: Annotated[int, As("host_needed_high_bytes")]
     pinned_low_bytes: int
     pinned_peak_bytes: int
     pinned_asked_bytes: int

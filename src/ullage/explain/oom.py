@@ -19,6 +19,7 @@ import numpy as np
 
 from ullage.explain.fragmentation import Fragmentation
 from ullage.explain.moments.growth import Growth
+from ullage.protocol.plain import figure
 from ullage.trace.model import DeviceTotals
 from ullage.trace.replay import Replay
 from ullage.trace.rules import PAGE_BYTES, segment_bytes
@@ -70,7 +71,7 @@ class Shortage:
     others_bytes: int | None
     total_bytes: int | None
 
-    @property
+    @figure
     def missing_bytes(self) -> int:
         """By how much the device was too full for it; of a limit of the process, by how much at
         most its own memory was.

@@ -9,10 +9,12 @@ Percentiles are those of counted bins, to `ullage.trace.durations.RELATIVE_ERROR
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from ullage.trace.durations import Durations, sum_up
+from ullage.protocol.plain import As, Mark, figure
+from ullage.trace.durations import RELATIVE_ERROR, Durations, sum_up
 from ullage.trace.model import Record
 from ullage.trace.pressure import MeasuredPressure, RequestRow, Window
 
@@ -26,9 +28,9 @@ class Percentiles:
     """The percentiles of `num` durations."""
 
     num: int
-    p50_s: float
-    p90_s: float
-    p99_s: float
+    p50_s: Annotated[float, As("p50")]
+    p90_s: Annotated[float, As("p90")]
+    p99_s: Annotated[float, As("p99")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class PressureRow:
     num_alloc_retries: int
     num_device_frees: int | None
 
-    @property
+    @figure
     def fragmented_frac(self) -> float:
         """The share of the reserved bytes that lay free within segments in use."""
         return self.inactive_split_bytes / self.reserved_bytes if self.reserved_bytes else 0.0
@@ -69,8 +71,8 @@ class RequestGroup:
     """The requests of a name: all of them, and the last ones."""
 
     name: str
-    all: Percentiles
-    recent: Percentiles
+    all: Annotated[Percentiles, As("latency_s")]
+    recent: Annotated[Percentiles, As("last_latency_s")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +84,32 @@ class PressureReport:
         rows: all steps, in about twenty rows.
         sentence: whether steps with a retry, or with a cudaFree, took longer than the others.
         requests: by name, the most frequent first.
-        generations: of the last requests those that made tokens, or called the model repeatedly.
+        num_requests, last_requests: how many requests ended, and the last of them.
         growth: the number of a call of the model and the bytes allocated after it, in the request
             with the most calls of those that were alone; empty: none called it twice.
     """
 
-    steps: Percentiles | None
-    recent_steps: Percentiles | None
-    rows: tuple[PressureRow, ...]
-    sentence: str
+    steps: Annotated[Percentiles | None, As("step_s")]
+    recent_steps: Annotated[Percentiles | None, As("last_steps_s")]
+    rows: Annotated[tuple[PressureRow, ...], As("windows")]
+    sentence: Annotated[str, As("comparison")]
     requests: tuple[RequestGroup, ...]
-    generations: tuple[RequestRow, ...]
-    growth: tuple[tuple[int, int], ...]
+    num_requests: int
+    last_requests: tuple[RequestRow, ...]
+    growth: Annotated[tuple[tuple[int, int], ...], Mark.NO_KEY]
+    relative_error: float = round(RELATIVE_ERROR, 4)
 
     @property
+    def generations(self) -> tuple[RequestRow, ...]:
+        """Of the last requests those that made tokens, or called the model repeatedly."""
+        return tuple(row for row in self.last_requests if is_generation(row))
+
+    @figure
     def num_alloc_retries(self) -> int:
         """The retries of all steps."""
         return sum(row.num_alloc_retries for row in self.rows)
 
-    @property
+    @figure
     def num_device_frees(self) -> int | None:
         """The cudaFrees of all steps; None: this torch does not count them."""
         counts = [row.num_device_frees for row in self.rows if row.num_device_frees is not None]
@@ -115,6 +124,14 @@ class PressureReport:
             return None
         (first, first_bytes), (last, last_bytes) = self.growth[0], self.growth[-1]
         return (last_bytes - first_bytes) / (last - first)
+
+    @figure
+    def tokens(self) -> Mapping[str, Any] | None:
+        """The growth of memory in the generation with the most calls of the model."""
+        if self.call_bytes is None:
+            return None
+        rows = [{"call": call, "bytes": size} for call, size in self.growth]
+        return {"bytes_per_call": self.call_bytes, "growth": rows}
 
     @property
     def is_empty(self) -> bool:
@@ -135,9 +152,18 @@ def explain_pressure(pressure: MeasuredPressure, max_rows: int = MAX_ROWS) -> Pr
         rows=_find_rows(pressure, max_rows),
         sentence=compare_steps(pressure),
         requests=tuple(sorted(requests, key=lambda group: (-group.all.num, group.name))),
-        generations=tuple(row for row in pressure.last_requests if is_generation(row)),
+        num_requests=pressure.num_requests,
+        last_requests=pressure.last_requests,
         growth=pressure.token_growth if len(pressure.token_growth) > 1 else (),
     )
+
+
+def find_pressure(record: Record | None) -> Mapping[str, PressureReport] | None:
+    """The field `pressure` of a document; None: the process was not recorded on a GPU, or by a
+    version that did not measure this.
+    """
+    pressure = None if record is None else _pressure_of(record)
+    return None if pressure is None else {"pressure": explain_pressure(pressure)}
 
 
 def find_most_pressed(records: Sequence[Record]) -> Record | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from ullage.protocol.plain import As, Mark, Only
 from ullage.record.requests.requests import Noted
 
 if TYPE_CHECKING:
@@ -32,16 +33,16 @@ class Program:
         timed_out_after_s: the time that it was given, where it took longer and was ended for that.
     """
 
-    argv: tuple[str, ...]
-    pid: int
+    argv: Annotated[tuple[str, ...], As("program")]
+    pid: Annotated[int, Mark.NO_KEY]
     exit_code: int
     wall_s: float
-    was_interrupted: bool = False
-    unrecorded: tuple[tuple[int, str], ...] = ()
-    left_running: tuple[tuple[int, str], ...] = ()
-    not_kept: tuple[str, ...] = ()
-    failed_request: Noted | None = None
-    plan: Outcome | None = None
-    remarks: tuple[str, ...] = ()
-    timed_out_after_s: float | None = None
-    was_killed: bool = False
+    was_interrupted: Annotated[bool, Mark.NO_KEY] = False
+    unrecorded: Annotated[tuple[tuple[int, str], ...], Mark.NO_KEY] = ()
+    left_running: Annotated[tuple[tuple[int, str], ...], Mark.NO_KEY] = ()
+    not_kept: Annotated[tuple[str, ...], Mark.NO_KEY] = ()
+    failed_request: Annotated[Noted | None, Mark.NO_KEY] = None
+    plan: Annotated[Outcome | None, Only("applied_plan")] = None
+    remarks: Annotated[tuple[str, ...], Mark.NO_KEY] = ()
+    timed_out_after_s: Annotated[float | None, Mark.NO_KEY] = None
+    was_killed: Annotated[bool, Mark.NO_KEY] = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ullage.explain.fragmentation import Fragmentation
+from ullage.protocol.plain import figure
 from ullage.trace.model import DeviceTotals
 
 
@@ -41,7 +42,7 @@ class Reconciliation:
     free_bytes: int | None = None
     total_bytes: int | None = None
 
-    @property
+    @figure
     def reserved_bytes(self) -> int:
         """The bytes that PyTorch's allocator holds."""
         return (
@@ -49,7 +50,7 @@ class Reconciliation:
             + self.hole_bytes + self.private_free_bytes
         )  # fmt: skip
 
-    @property
+    @figure
     def process_bytes(self) -> int | None:
         """The bytes that nvidia-smi shows for the process."""
         if self.context_bytes is None or self.library_bytes is None:
@@ -61,7 +62,7 @@ def reconcile(lay: Fragmentation, totals: DeviceTotals | None) -> Reconciliation
     """The lines of a device; `totals` where ullage recorded the run."""
     lines = Reconciliation(
         requested_bytes=lay.requested_bytes,
-        rounding_bytes=lay.allocated_bytes - lay.requested_bytes,
+        rounding_bytes=lay.rounding_bytes,
         cache_bytes=lay.empty_bytes,
         hole_bytes=lay.hole_bytes,
         private_free_bytes=lay.private_free_bytes,

@@ -31,7 +31,7 @@ def explain_recorded(
             argv=first.argv,
             pid=first.pid,
             exit_code=max(record.exit.code for record, _ in records),
-            wall_s=first.ended_s - first.started_s,
+            wall_s=round(first.ended_s - first.started_s, 3),
         )
     remarks = [*program.remarks, *find_odd_ranks([record for record, _ in records])]
     return explain_run(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.completion import Completion, find_completion
 from ullage.explain.tuning import Tuning, find_tuning
 from ullage.explain.workspaces import Workspaces, find_workspaces
+from ullage.protocol.plain import As, Mark, figure
 from ullage.trace.model import DeviceTotals, Record
 
 
@@ -18,22 +20,22 @@ class Reserved:
     the same order and the same workspaces, so the spreads of the others add to theirs.
     """
 
-    allocated_bytes: int
-    peak_bytes: int
-    completion: Completion
-    tuning: Tuning
-    addresses: AddressEnds
-    workspaces: Workspaces
+    allocated_bytes: Annotated[int, Mark.NO_KEY]
+    peak_bytes: Annotated[int, Mark.NO_KEY]
+    completion: Annotated[Completion, Mark.FLAT]
+    tuning: Annotated[Tuning, Mark.FLAT]
+    addresses: Annotated[AddressEnds, Mark.NO_KEY]
+    workspaces: Annotated[Workspaces, Mark.NO_KEY]
 
-    @property
-    def low_bytes(self) -> int:
+    @figure
+    def low_bytes(self) -> Annotated[int, As("peak_reserved_low_bytes")]:
         """The lower end."""
         below = self.peak_bytes - self.addresses.low_bytes
         below += self.peak_bytes - self.workspaces.reserved_low_bytes
         return max(self.completion.low_bytes - self.tuning_less_bytes - below, 0)
 
-    @property
-    def high_bytes(self) -> int:
+    @figure
+    def high_bytes(self) -> Annotated[int, As("peak_reserved_high_bytes")]:
         """The upper end."""
         return self.answered_bytes + self.workspaces.reserved_high_bytes - self.peak_bytes
 
@@ -53,8 +55,8 @@ class Reserved:
         """The further bytes that are saved if Inductor's cache spares it the timing of kernels."""
         return max(self.completion.low_bytes - self.tuning.low_bytes, 0)
 
-    @property
-    def allocated_low_bytes(self) -> int:
+    @figure
+    def allocated_low_bytes(self) -> Annotated[int, As("peak_allocated_low_bytes")]:
         """The lower end of the peak of what was allocated."""
         at_once, warm = self.completion.allocated_low_bytes, self.tuning.allocated_low_bytes
         low = warm if at_once is None else min(at_once, warm)
@@ -62,8 +64,8 @@ class Reserved:
         below += self.allocated_bytes - self.addresses.allocated_low_bytes
         return max(low - below, 0)
 
-    @property
-    def allocated_high_bytes(self) -> int:
+    @figure
+    def allocated_high_bytes(self) -> Annotated[int, As("peak_allocated_high_bytes")]:
         """Its upper end: that of the run, but for workspaces and the order of addresses."""
         above = self.addresses.allocated_high_bytes - self.allocated_bytes
         return self.workspaces.allocated_high_bytes + above

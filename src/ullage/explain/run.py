@@ -7,17 +7,18 @@ report.verdict, report.devices[0].headroom_bytes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ullage.explain.basis import Basis, allocator_basis, device_basis
 from ullage.explain.device import DeviceReport, explain_devices
 from ullage.explain.host import HostMemory, host_memory
 from ullage.explain.losses import describe_end, describe_timeout, find_gap, find_losses, settle_exit
 from ullage.explain.lost_work import find_lost
+from ullage.explain.pressure import PressureReport, find_pressure
 from ullage.explain.program import Program
-from ullage.explain.stops import find_stop
+from ullage.explain.stops import describe_stop, find_stop
 from ullage.explain.verdict import (
     ExitCode,
     Verdict,
@@ -26,6 +27,7 @@ from ullage.explain.verdict import (
     was_interrupted,
 )
 from ullage.explain.warnings import find_warnings
+from ullage.protocol.plain import As, Mark, figure, plain
 from ullage.record.requests.requests import Noted
 from ullage.trace.model import OutOfMemory, ProgramExit, Record, Stop
 from ullage.units import format_bytes
@@ -47,11 +49,35 @@ class Process:
     did, what is found in its snapshot then, and the time of its last step, if that was asked for.
     """
 
-    record: Record
+    record: Annotated[Record, Mark.NO_KEY]
     snapshot: str | None
-    oom: OutOfMemory | None
-    findings: tuple[Finding, ...] = ()
-    time: StepTime | None = None
+    oom: Annotated[OutOfMemory | None, Mark.NO_KEY]
+    findings: Annotated[tuple[Finding, ...], Mark.NO_KEY] = ()
+    time: Annotated[StepTime | None, Mark.NO_KEY] = None
+
+    @figure
+    def identity(self) -> Annotated[Mapping[str, int | None], Mark.FLAT]:
+        """Its process id and its rank."""
+        return {"pid": self.record.pid, "rank": self.record.rank}
+
+    @figure
+    def failed_request(self) -> Annotated[Mapping[str, Any] | None, As("oom")]:
+        """The request that ended it, with what is found in its snapshot."""
+        oom = self.oom
+        return None if oom is None else {
+            "requested_bytes": oom.requested_bytes, "message": oom.message or "",
+            "where": oom.where or "", "findings": self.findings,
+        }  # fmt: skip
+
+    @figure
+    def other_findings(self) -> Annotated[tuple[Finding, ...], As("findings")]:
+        """What grows, where it did not run out of memory."""
+        return () if self.oom else self.findings
+
+    @figure
+    def pressure(self) -> Annotated[Mapping[str, PressureReport] | None, Mark.FLAT]:
+        """The pressure on the allocator; a prediction has no such field."""
+        return find_pressure(self.record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +88,27 @@ class RunReport:
     `price` is what a GPU costs, in dollars an hour; None: no price was given.
     """
 
+    SCHEMA: ClassVar[str] = "ullage.run/1"
+
     verdict: Verdict
     reason: str
-    exit_code: ExitCode
-    program: Program
-    program_exit: ProgramExit | None
-    gpu: Gpu
-    is_unlimited: bool
+    exit_code: Annotated[ExitCode, Mark.NO_KEY]
+    program: Annotated[Program, Mark.FLAT]
+    program_exit: Annotated[ProgramExit | None, Mark.NO_KEY]
+    gpu: Annotated[Gpu, Mark.NO_KEY]
+    is_unlimited: Annotated[bool, Mark.NO_KEY]
     torch: str
     ullage: str
-    host: HostMemory
+    host: Annotated[HostMemory, Mark.FLAT]
     processes: tuple[Process, ...]
     devices: tuple[DeviceReport, ...]
-    allocator_basis: Basis
-    device_basis: Basis
+    allocator_basis: Annotated[Basis, Mark.NO_KEY]
+    device_basis: Annotated[Basis, Mark.NO_KEY]
     fits_on: tuple[str, ...]
     warnings: tuple[str, ...]
-    covers: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    stop: Stop | None = None
-    price: float | None = None
+    covers: Annotated[tuple[tuple[int, tuple[int, ...]], ...], Mark.NO_KEY] = ()
+    stop: Annotated[Stop | None, Mark.NO_KEY] = None
+    price: Annotated[float | None, Mark.NO_KEY] = None
 
     @property
     def is_measured(self) -> bool:
@@ -115,6 +143,48 @@ class RunReport:
         from ullage.clock.price import find_expense
 
         return find_expense(self.time, self.price, self.num_gpus)
+
+    @figure
+    def basis(self) -> Mapping[str, Basis]:
+        """What the figures of the allocator, and those of the whole device, rest on."""
+        return {"allocator": self.allocator_basis, "device": self.device_basis}
+
+    @figure
+    def stopped(self) -> Mapping[str, Any] | None:
+        """How `--steps` ended the program."""
+        stop = self.stop
+        return None if stop is None else {
+            "after": describe_stop(stop), "num_steps": stop.count, "kind": stop.kind
+        }  # fmt: skip
+
+    @figure
+    def ranks(self) -> Sequence[Mapping[str, Any]]:
+        """The ranks that were played, and those that each stands for."""
+        return [{"rank": rank, "stands_for": like} for rank, like in self.covers]
+
+    @figure
+    def exception(self) -> Mapping[str, str] | None:
+        """The exception that ended the program, if one did."""
+        end = self.program_exit
+        if end is None or end.exception is None:
+            return None
+        return {"type": end.exception, "message": end.message or "", "where": end.where or ""}
+
+    @figure
+    def step_time(self) -> Annotated[Mapping[str, Any] | None, As("time")]:
+        """The time of a step with the rank of the slowest process, and what it costs."""
+        slowest = self.slowest
+        if slowest is None:
+            return None
+        return {"rank": slowest.record.rank, **plain(slowest.time), "price": self.cost}
+
+    @figure
+    def first(self) -> Annotated[Mapping[str, Any], Mark.FLAT]:
+        """The failed request and the snapshot of the first process."""
+        if not self.processes:
+            return {"oom": None, "snapshot": None}
+        process = self.processes[0]
+        return {"oom": process.failed_request, "snapshot": process.snapshot}
 
 
 def explain_run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from ullage.explain.owners.modules import ModuleShare, share_by_module
 from ullage.explain.owners.owners import Owners, guess_owners, sum_by_category
 from ullage.explain.owners.recorded import Recorded, find_recorded
 from ullage.explain.owners.sites import Sites, find_sites
+from ullage.protocol.plain import As
 from ullage.trace.model import Category, DeviceTotals, EventKind, Record
 from ullage.trace.reader import parse_record
 from ullage.trace.replay import Replay, replay
@@ -45,7 +47,7 @@ class SiteShare:
     site: str
     category: Category
     num_blocks: int
-    size_bytes: int
+    size_bytes: Annotated[int, As("bytes")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.growth import Growth
 from ullage.explain.owners.ownership import code_of
+from ullage.protocol.plain import figure
 from ullage.trace.model import Category, UInt8Array
 from ullage.trace.replay import Replay
 
@@ -35,7 +36,7 @@ class TokenGrowth:
     sites: tuple[int, ...]
     is_replaced: bool
 
-    @property
+    @figure
     def num_tokens(self) -> int:
         """The number of tokens that the cache held at the end."""
         return round(self.cache_bytes / self.token_bytes)

@@ -9,11 +9,13 @@ going on beside the computing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from ullage.explain.moments.course import Course
 from ullage.explain.owners.matching import Match
+from ullage.protocol.plain import Mark
 from ullage.trace.blocks import BoolArray, find_blocks
 from ullage.trace.model import Copies, Int64Array
 from ullage.trace.replay import Replay
@@ -36,15 +38,15 @@ class Transfers:
         blocks: numbers in `Replay.blocks` of what they are copied to or from.
     """
 
-    is_to_device: bool
+    is_to_device: Annotated[bool, Mark.NO_KEY]
     is_pinned: bool
     is_waited_for: bool
     is_beside: bool
     num_copies: int
     num_steps: int
-    num_known_steps: int
+    num_known_steps: Annotated[int, Mark.NO_KEY]
     step_bytes: int
-    blocks: tuple[int, ...]
+    blocks: Annotated[tuple[int, ...], Mark.NO_KEY]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from ullage.protocol.plain import As
 from ullage.trace.snapshot import Int64Array
 
 
@@ -42,7 +43,7 @@ class Trial:
 
     makes_it_fit: MakesItFit
     reason: str
-    peak_bytes: int | None = None
+    peak_bytes: Annotated[int | None, As("bytes")] = None
     plan: Mapping[str, Any] | None = None
 
 

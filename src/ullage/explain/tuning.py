@@ -9,7 +9,9 @@ reserved than was allocated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from ullage.protocol.plain import As, Mark
 from ullage.trace.model import DeviceTotals, Record
 
 
@@ -24,11 +26,11 @@ class Tuning:
         allocated_low_bytes: the peak of what was allocated without them.
     """
 
-    low_bytes: int
-    high_bytes: int
-    num_blocks: int | None
-    largest_bytes: int | None
-    allocated_low_bytes: int
+    low_bytes: Annotated[int, Mark.NO_KEY]
+    high_bytes: Annotated[int, Mark.NO_KEY]
+    num_blocks: Annotated[int | None, As("num_timing_blocks")]
+    largest_bytes: Annotated[int | None, Mark.NO_KEY]
+    allocated_low_bytes: Annotated[int, Mark.NO_KEY]
 
 
 def find_tuning(record: Record, totals: DeviceTotals) -> Tuning:

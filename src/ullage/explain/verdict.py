@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from ullage.explain.reserved import Reserved
+from ullage.protocol.plain import As, Mark, figure
 from ullage.trace.model import DeviceTotals, ExitKind, ProgramExit
 
 if TYPE_CHECKING:
@@ -52,22 +53,22 @@ class Headroom:
     """
 
     headroom_bytes: int
-    middle_bytes: int
-    context_margin_bytes: int
-    workspace_more_bytes: int
-    workspace_less_bytes: int
-    completion_less_bytes: int
-    tuning_less_bytes: int
-    address_less_bytes: int
-    total_margin_bytes: int
+    middle_bytes: Annotated[int, Mark.NO_KEY]
+    context_margin_bytes: Annotated[int, Mark.NO_KEY]
+    workspace_more_bytes: Annotated[int, Mark.NO_KEY]
+    workspace_less_bytes: Annotated[int, Mark.NO_KEY]
+    completion_less_bytes: Annotated[int, Mark.NO_KEY]
+    tuning_less_bytes: Annotated[int, Mark.NO_KEY]
+    address_less_bytes: Annotated[int, Mark.NO_KEY]
+    total_margin_bytes: Annotated[int, Mark.NO_KEY]
 
-    @property
-    def low_bytes(self) -> int:
+    @figure
+    def low_bytes(self) -> Annotated[int, As("headroom_low_bytes")]:
         """With everything uncertain at its largest, and the device at its smallest."""
         return self.headroom_bytes - self.workspace_more_bytes - self.total_margin_bytes
 
-    @property
-    def high_bytes(self) -> int:
+    @figure
+    def high_bytes(self) -> Annotated[int, As("headroom_high_bytes")]:
         """With everything uncertain at its smallest, and the device at its largest."""
         above_middle = (
             self.context_margin_bytes

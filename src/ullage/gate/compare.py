@@ -11,12 +11,12 @@ import enum
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 from ullage.explain.basis import BasisKind
 from ullage.gate.budget import DEFAULT_SHARE, Allowed, Amount, Budget, allowed_growth
 from ullage.gate.lock import Entry, Key, Peaks, ServedFigures
 from ullage.gate.scenario import Serving
+from ullage.protocol.plain import figure
 
 # What a change is told of: at least this share of what changed most.
 _TOLD_SHARE = 0.05
@@ -62,14 +62,15 @@ HEADROOM, GROWTH = "headroom", "growth per step"
 TOKENS, GOOD = "cache tokens", "good requests"
 
 
-class Changed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Changed:
     """An owner with its bytes when locked and now."""
 
     name: str
     before_bytes: int
     after_bytes: int
 
-    @property
+    @figure
     def changed_bytes(self) -> int:
         """The difference; positive where it is more now."""
         return self.after_bytes - self.before_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from ullage.explain.verdict import ExitCode, Verdict
 from ullage.gate.compare import Comparison, compare
@@ -17,6 +17,7 @@ from ullage.gate.figures import Measured
 from ullage.gate.lock import Entry
 from ullage.gate.matching import is_of
 from ullage.gate.scenario import Scenario
+from ullage.protocol.plain import As, Mark, Only, figure
 
 if TYPE_CHECKING:
     from ullage.explain.run import RunReport
@@ -65,20 +66,25 @@ class Judged:
     """
 
     name: str
-    scenario: Scenario
+    scenario: Annotated[Scenario, Only("name")]
     state: State
     reason: str
-    comparisons: tuple[Comparison, ...]
-    measured: Mapping[str, Measured]
+    comparisons: Annotated[tuple[Comparison, ...], Mark.NO_KEY]
+    measured: Annotated[Mapping[str, Measured], Mark.NO_KEY]
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
     output: str
     wall_s: float
-    is_kept: bool
+    is_kept: Annotated[bool, As("is_cached")]
 
-    @property
-    def is_less(self) -> bool:
-        """True if it passes, with less memory than was locked."""
+    @figure
+    def line(self) -> int:
+        """The line of its scenario in the configuration."""
+        return self.scenario.line
+
+    @figure
+    def is_less(self) -> Annotated[bool, As("takes_less")]:
+        """Whether it passes, with less memory than was locked."""
         return self.state is State.PASSED and any(
             comparison.is_less for comparison in self.comparisons
         )

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar
 
 from ullage.errors import SpecError
-from ullage.protocol.plain import STRICT_JSON, Misfit, at_least
+from ullage.protocol.plain import STRICT_JSON, Misfit, at_least, document_of
 
-SCHEMA: Final = "ullage.memory/1"
 _HOW = "make it anew: ullage diff PREDICTED MEASURED"
 
 
@@ -37,6 +36,8 @@ class MeasuredMemory:
             another one may need more.
     """
 
+    SCHEMA: ClassVar[str] = "ullage.memory/1"
+
     gpu: str
     device: str
     driver: str | None
@@ -48,7 +49,7 @@ class MeasuredMemory:
     @property
     def document(self) -> dict[str, Any]:
         """The document that the file contains."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return document_of(self)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> MeasuredMemory:
@@ -85,6 +86,6 @@ def stored_memory(slug: str) -> MeasuredMemory | None:
 
 
 def _parse(document: object) -> MeasuredMemory:
-    if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
-        raise SpecError(f"it is not a document of the schema {SCHEMA!r}")
+    if not isinstance(document, dict) or document.pop("schema", None) != MeasuredMemory.SCHEMA:
+        raise SpecError(f"it is not a document of the schema {MeasuredMemory.SCHEMA!r}")
     return STRICT_JSON.read(MeasuredMemory, document)

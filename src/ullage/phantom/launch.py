@@ -247,7 +247,7 @@ class Child:
         code = self._process.wait()
         return Ended(
             exit_code=128 - code if code < 0 else code,
-            wall_s=time.monotonic() - self._started_s,
+            wall_s=round(time.monotonic() - self._started_s, 3),
             was_interrupted=bool(self._signals),
             timed_out_after_s=self._timed_out_after_s,
             was_killed=self._was_killed,

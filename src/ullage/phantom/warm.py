@@ -73,7 +73,7 @@ class WarmChild:
         status = self._answers.fields.get("status", -signal.SIGKILL)
         return Ended(
             exit_code=128 - status if status < 0 else status,
-            wall_s=time.monotonic() - self._started_s,
+            wall_s=round(time.monotonic() - self._started_s, 3),
             was_interrupted=False,
             timed_out_after_s=timed_out_after_s,
             was_killed=self._was_stopped,

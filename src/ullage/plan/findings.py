@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Annotated, Any, ClassVar
 
 from ullage.clock.price import Expense, price_steps
 from ullage.explain.run import RunReport
@@ -15,10 +15,12 @@ from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.objective import Objective
 from ullage.plan.sizes.smallest import Smallest
+from ullage.protocol.plain import As, Mark, Only, document_of, figure
+from ullage.techniques.catalog import semantics_of
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.plan import Foreseen, Plan
 from ullage.techniques.replaying.outcome import Replayed
-from ullage.techniques.technique import Action, Value
+from ullage.techniques.technique import Action, Semantics, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,12 @@ class Seen:
     """
 
     fits: bool
-    reason: str
-    used_bytes: int
-    allocated_bytes: int
-    num_retries: int
+    reason: Annotated[str, Mark.NO_KEY]
+    used_bytes: Annotated[int, As("peak_used_bytes")]
+    allocated_bytes: Annotated[int, As("peak_allocated_bytes")]
+    num_retries: Annotated[int, As("num_alloc_retries")]
     host_bytes: int
-    is_refused: bool = False
+    is_refused: Annotated[bool, Mark.NO_KEY] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,17 @@ class Candidate:
     name: str
     actions: tuple[Action, ...]
     step_s: float
-    peak_bytes: int
-    used_bytes: int
+    peak_bytes: Annotated[int, As("peak_allocated_bytes")]
+    used_bytes: Annotated[int, As("peak_used_bytes")]
     seen: Seen | None = None
-    why: str = ""
-    configuration: str = ""
+    why: Annotated[str, As("why_not"), Mark.NULL] = ""
+    configuration: Annotated[str, Mark.NULL] = ""
     time: Timed | None = None
+
+    @figure
+    def semantics(self) -> Semantics:
+        """The change of the training's results."""
+        return semantics_of(self.actions)
 
     @property
     def token_s(self) -> float:
@@ -85,7 +92,8 @@ class Candidate:
         return not self.actions and not self.configuration
 
 
-class WorstRank(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WorstRank:
     """The rank of a job that takes the most memory under a plan.
 
     Attributes:
@@ -141,30 +149,73 @@ class FitReport:
 
     program: tuple[str, ...]
     torch: str
-    gpu: Gpu
+    gpu: Annotated[Gpu, Only("slug")]
     budget_bytes: int
     blocks: tuple[Block, ...] = ()
-    as_it_is: Candidate
-    best: Candidate | None = None
+    as_it_is: Annotated[Candidate, Mark.NO_KEY]
+    best: Annotated[Candidate | None, Mark.NO_KEY] = None
     plan: Plan | None = None
-    candidates: tuple[Candidate, ...] = ()
-    front: tuple[tuple[float, int], ...] = ()
+    candidates: Annotated[tuple[Candidate, ...], Mark.NO_KEY] = ()
+    front: Annotated[tuple[tuple[float, int], ...], Mark.NO_KEY] = ()
     bound_s: float = 0.0
     left_out: Mapping[str, str] = field(default_factory=dict)
     smallest: Smallest | None = None
-    failure: str
+    failure: Annotated[str, Mark.NULL]
     warnings: tuple[str, ...]
     num_runs: int = 0
     wall_s: float = 0.0
     exit_code: ExitCode
     replayed: Replayed | None = None
-    made_for: MadeFor | None = None
-    ended: str = ""
+    made_for: Annotated[MadeFor | None, Mark.NO_KEY] = None
+    ended: Annotated[str, Mark.NULL] = ""
     num_gpus: int = 1
     worst_rank: WorstRank | None = None
-    price: float | None = None
+    price: Annotated[float | None, As("gpu_hour_dollars")] = None
     objective: Objective = Objective.TIME
-    corrections: tuple[str, ...] = ()
+    corrections: Annotated[tuple[str, ...], Mark.NO_KEY] = ()
+
+    SCHEMA: ClassVar[str] = "ullage.fit/1"
+
+    @figure
+    def verdict(self) -> str:
+        """Whether the program fits, unchanged or under a plan."""
+        if self.failure:
+            return "failed"
+        if self.best is None:
+            return "does_not_fit"
+        return "fits" if self.best.is_as_it_is else "fits_under_plan"
+
+    @figure
+    def total_bytes(self) -> int:
+        """The memory of the device."""
+        return self.gpu.total_bytes
+
+    @figure
+    def plans(self) -> Annotated[Mapping[str, Any], Mark.FLAT]:
+        """The plans with their costs, and the Pareto fronts: of all, and of those that ran."""
+        return {
+            "best": None if self.best is None else self._priced(self.best),
+            "as_it_is": self._priced(self.as_it_is),
+            "candidates": [self._priced(candidate) for candidate in self.candidates],
+            "front": [{"step_s": time, "peak_used_bytes": used} for time, used in self.front],
+            "front_of_runs": [
+                {
+                    "name": candidate.name,
+                    "step_s": candidate.step_s,
+                    "time": candidate.time,
+                    "peak_used_bytes": candidate.used_bytes,
+                }
+                for candidate in self.front_of_runs
+            ],
+        }
+
+    def _priced(self, candidate: Candidate) -> Mapping[str, Any]:
+        return document_of(candidate) | {"cost": self.cost(candidate)}
+
+    @figure
+    def smallest_gpu(self) -> str | None:
+        """The slug of the smallest GPU."""
+        return None if self.smallest is None else self.smallest.gpu
 
     @property
     def untimed(self) -> tuple[Candidate, ...]:
@@ -196,9 +247,11 @@ class FitReport:
         time = candidate.time
         return price_steps(time.step, time.num_tokens, self.price, self.num_gpus)
 
-    @property
-    def gap(self) -> float:
-        """The share of the step by which another plan may be faster; 0: no bound is known."""
+    @figure
+    def gap(self) -> Annotated[float, As("gap_frac")]:
+        """How much faster than the best plan another may be, as a share of the step; 0: no bound is
+        known.
+        """
         if self.best is None or not self.best.step_s or not self.bound_s:
             return 0.0
         return max(0.0, 1 - self.bound_s / self.best.step_s)

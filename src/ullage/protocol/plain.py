@@ -6,7 +6,8 @@ field says how its value is read, its default what holds without one.
     restore(Note, document, "notes[0]")
 
 A type may be annotated: with functions that check or convert what was read, and with `From`, `As`,
-`Example` and `Mark`. What differs between kinds of files is in the `Reader` of each.
+`Only`, `Example` and `Mark`. What differs between kinds of files is in the `Reader` of each. A
+property that is a `figure` is written, too.
 
     threads: Annotated[int, at_least(1)] = 4
     limit: Annotated[int, From(str | int), parse_bytes, As("max"), Example('"40GiB"')]
@@ -14,18 +15,23 @@ A type may be annotated: with functions that check or convert what was read, and
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import enum
+import inspect
 import itertools
+import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from ullage.parsing import show_value
 
@@ -36,31 +42,86 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - a record, or what one of its fields holds
-    """The value in dictionaries, lists, texts, numbers, booleans and None alone."""
+    """The value in dictionaries, lists, texts, numbers, booleans and None alone; a record with a
+    SCHEMA is a document. A number that is not finite is None, a named tuple a list.
+
+    Raises:
+        TypeError: it has something else in it.
+    """
     if type(value) in _ATOMS:
-        return value
-    if isinstance(value, tuple):
+        return None if type(value) is float and not math.isfinite(value) else value
+    if isinstance(value, tuple | list):
         return [plain(member) for member in value]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Mapping):
-        return {name: plain(member) for name, member in value.items()}
+        return {plain(name): plain(member) for name, member in value.items()}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Path):
         return str(value)
-    return _table_of(value)
+    if hasattr(value, "tolist"):  # a number or a column of numpy's
+        return plain(value.tolist())
+    return document_of(value)
 
 
-def _table_of(record: object) -> dict[str, Any]:
-    document: dict[str, Any] = {}
-    for field in JSON.fields_of(type(record)):
-        member = getattr(record, field.name)
-        if Mark.FLAT in field.marks:
-            document |= {} if member is None else _table_of(member)
-        elif Mark.NAME not in field.marks:
-            document[field.keys[0]] = member if type(member) in _ATOMS else plain(member)
+def document_of(record: object) -> dict[str, Any]:
+    """The fields and figures of a record, as `plain` writes them."""
+    kind: Any = type(record)
+    document: dict[str, Any] = {"schema": kind.SCHEMA} if hasattr(kind, "SCHEMA") else {}
+    for name, key, marks in _members_of(kind):
+        member = getattr(record, name)
+        for only in (mark for mark in marks if isinstance(mark, Only)):
+            member = only.of(member)
+        if Mark.NAMED in marks and isinstance(member, Mapping):
+            member = {name: document_of(each) for name, each in member.items()}
+        elif Mark.NAMED in marks and member is not None:
+            member = document_of(member)
+        if Mark.FLAT in marks and member is not None:
+            document |= (plain if isinstance(member, Mapping) else document_of)(member)
+        elif Mark.FLAT in marks:
+            continue
+        elif Mark.NULL in marks and not member:
+            document[key] = None
+        else:
+            document[key] = plain(dict(member) if Mark.PAIRS in marks else member)
     return document
+
+
+@cache
+def _members_of(kind: Any) -> tuple[tuple[str, str, tuple[Any, ...]], ...]:  # noqa: ANN401 - a record
+    """The fields and figures of a record that are written: name, key, and what is annotated."""
+    names = [*_required(kind)]
+    if not names and not dataclasses.is_dataclass(kind):
+        raise TypeError(f"{kind.__name__} cannot be written; expected a record or a plain value")
+    members = {}
+    for base in reversed(kind.__mro__):
+        figures = {name: each for name, each in vars(base).items() if isinstance(each, figure)}
+        kinds = {name: each.fget.__annotations__["return"] for name, each in figures.items()}
+        for name, text in (inspect.get_annotations(base) | kinds).items():
+            members[name] = _marks_of(text, base.__module__)
+    names += [name for name in members if isinstance(getattr(kind, name, None), figure)]
+    return tuple(
+        (name, next((mark.name for mark in marks if isinstance(mark, As)), name), marks)
+        for name, marks in ((name, members[name]) for name in names)
+        if not any(mark in marks for mark in (Mark.NAME, Mark.NO_KEY, Mark.UNWRITTEN))
+    )
+
+
+def _marks_of(kind: Any, module: str) -> tuple[Any, ...]:  # noqa: ANN401 - a type
+    """What is annotated. The type itself is not evaluated: type checkers alone may import it."""
+    kind = getattr(kind, "__forward_arg__", kind)  # as a named tuple has it
+    if isinstance(kind, str) and (kind.isidentifier() or kind.startswith("Annotated[")):
+        kind = eval(kind, {}, _Names(vars(sys.modules[module])))
+    marks: tuple[Any, ...] = getattr(kind, "__metadata__", ())
+    return marks
+
+
+class _Names(dict[str, Any]):
+    """The names of a module; one that it has for type checkers alone is any type."""
+
+    def __missing__(self, name: str) -> Any:  # noqa: ANN401 - a type
+        return getattr(builtins, name, Any)
 
 
 class Misfit(ValueError):
@@ -117,12 +178,37 @@ class Example:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Of the record in the field, or of each of several, this attribute alone is written."""
+
+    name: str
+
+    def of(self, member: Any) -> Any:  # noqa: ANN401 - a record or a tuple of records
+        """The attribute; a dot leads to an attribute of it."""
+        if isinstance(member, tuple):
+            return [self.of(each) for each in member]
+        return None if member is None else attrgetter(self.name)(member)
+
+
 class Mark(enum.Enum):
     """Where the value of a field comes from, if not from a key of its own."""
 
     FLAT = "a record whose keys are in the table around it; None: none of them is"
     NAME = "the key under which the record is found"
-    NO_KEY = "not from a file"
+    NO_KEY = "in no file"
+    UNWRITTEN = "read, and not written"
+    NAMED = "a named tuple, or a mapping to some, written with the names"
+    NULL = "null where it is empty or zero"
+    PAIRS = "pairs of a key and a value, which are written as an object"
+
+
+if TYPE_CHECKING:
+    figure = property
+else:
+
+    class figure(property):
+        """A property that is written as a field is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,25 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ullage.techniques.catalog import TECHNIQUES
+from ullage.techniques.catalog import TECHNIQUES, semantics_of
 from ullage.techniques.technique import Action, Place, Semantics
 
-_ORDER = tuple(Semantics)
 _PLANS = {
     Semantics.SAME: "a plan",
     Semantics.ROUNDING: "a plan of other rounding",
     Semantics.TRAINING: "a plan of another training",
 }
-
-
-def semantics_of(actions: Sequence[Action]) -> Semantics:
-    """The strongest change of any of the actions."""
-    kinds = [
-        TECHNIQUES[action.technique].semantics
-        for action in actions
-        if TECHNIQUES[action.technique].place is not Place.RANKS
-    ]
-    return max(kinds, key=_ORDER.index, default=Semantics.SAME)
 
 
 def name_kind(actions: Sequence[Action]) -> str:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from ullage.protocol.plain import As, Mark, Only, figure
 from ullage.serve.measures import Measures, OccupancyRow, measure, measure_by_occupancy
 from ullage.serve.run import Loaded
 from ullage.serve.slo import Slo
@@ -37,11 +39,11 @@ class CurvePoint:
     load: float
     offered_per_s: float | None
     e2e_mean_s: float | None
-    measures: Measures
+    measures: Annotated[Measures, Mark.FLAT]
     usage_mean_frac: float
     usage_peak_frac: float
 
-    @property
+    @figure
     def power(self) -> float:
         """Answers a second for each second of their mean time; 0 without answers."""
         return self.measures.requests_per_s / self.e2e_mean_s if self.e2e_mean_s else 0.0
@@ -60,8 +62,8 @@ class Curve:
     """
 
     points: tuple[CurvePoint, ...]
-    knee: CurvePoint
-    best: CurvePoint | None
+    knee: Annotated[CurvePoint, Only("load"), As("knee_load")]
+    best: Annotated[CurvePoint | None, Only("load"), As("best_load")]
     by_occupancy: tuple[OccupancyRow, ...]
 
 

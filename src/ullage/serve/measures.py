@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ullage.protocol.plain import Mark
 from ullage.serve.outcome import Floats, Outcome
 from ullage.serve.slo import Slo
 
@@ -43,21 +44,22 @@ class ClassMeasures:
     name: str
     num_requests: int
     num_answered: int
-    ttft_s: Percentiles
-    tpot_s: Percentiles
-    e2e_s: Percentiles
-    queue_s: Percentiles
+    ttft_s: Annotated[Percentiles, Mark.NAMED]
+    tpot_s: Annotated[Percentiles, Mark.NAMED]
+    e2e_s: Annotated[Percentiles, Mark.NAMED]
+    queue_s: Annotated[Percentiles, Mark.NAMED]
     goodput_frac: float | None
 
 
-class OccupancyRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OccupancyRow:
     """Requests that arrived at an occupancy of the cache from `low_frac` to `high_frac`."""
 
     low_frac: float
     high_frac: float
     num_requests: int
-    ttft_s: Percentiles
-    tpot_s: Percentiles
+    ttft_s: Annotated[Percentiles, Mark.NAMED]
+    tpot_s: Annotated[Percentiles, Mark.NAMED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,13 @@ def _class(
         goodput = float(slo.holds(ttft_s, tpot_s, e2e_s).mean())
     return ClassMeasures(
         name, int(chosen.sum()), int(outcome.is_answered[chosen].sum()),
-        _percentiles(ttft_s), _percentiles(tpot_s), _percentiles(e2e_s), _percentiles(queue_s),
-        goodput,
+        find_percentiles(ttft_s), find_percentiles(tpot_s),
+        find_percentiles(e2e_s), find_percentiles(queue_s), goodput,
     )  # fmt: skip
 
 
-def _percentiles(column: Floats) -> Percentiles:
+def find_percentiles(column: Floats) -> Percentiles:
+    """Of the values that there are."""
     finite = column[np.isfinite(column)]
     if not len(finite):
         return Percentiles(None, None, None)
@@ -153,8 +156,8 @@ def measure_by_occupancy(outcomes: Sequence[Outcome]) -> tuple[OccupancyRow, ...
         if chosen.any():
             rows.append(
                 OccupancyRow(
-                    low, high, int(chosen.sum()), _percentiles(ttft_s[chosen]),
-                    _percentiles(tpot_s[chosen]),
+                    low, high, int(chosen.sum()), find_percentiles(ttft_s[chosen]),
+                    find_percentiles(tpot_s[chosen]),
                 )
             )  # fmt: skip
     return tuple(rows)

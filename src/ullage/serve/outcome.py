@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ullage.protocol.plain import As, Mark, figure
 from ullage.serve.traffic import Traffic
 
 Floats = npt.NDArray[np.float64]
@@ -112,30 +113,40 @@ class Outcome:
 
     engine: Engine
     traffic: Traffic
-    arrival_s: Floats
-    begin_s: Floats
-    first_token_s: Floats
-    end_s: Floats
-    output_tokens: Counts
-    cached_tokens: Counts
-    num_preemptions: Counts
-    usage_frac: Floats
-    rejected: Mapping[int, str]
+    arrival_s: Annotated[Floats, Mark.NO_KEY]
+    begin_s: Annotated[Floats, Mark.NO_KEY]
+    first_token_s: Annotated[Floats, Mark.NO_KEY]
+    end_s: Annotated[Floats, Mark.NO_KEY]
+    output_tokens: Annotated[Counts, Mark.NO_KEY]
+    cached_tokens: Annotated[Counts, Mark.NO_KEY]
+    num_preemptions: Annotated[Counts, Mark.NO_KEY]
+    usage_frac: Annotated[Floats, Mark.NO_KEY]
+    rejected: Annotated[Mapping[int, str], Mark.NO_KEY]
     levels: Levels
     usage_peak_frac: float
     usage_mean_frac: float
     duration_s: float
-    num_steps: int
-    device_s: float
-    prompt_s: float
-    attention_s: float
-    host_s: float
+    num_steps: Annotated[int, Mark.NO_KEY]
+    device_s: Annotated[float, Mark.NO_KEY]
+    prompt_s: Annotated[float, Mark.NO_KEY]
+    attention_s: Annotated[float, Mark.NO_KEY]
+    host_s: Annotated[float, Mark.NO_KEY]
     step_times: Mapping[str, Any]
-    left_out: tuple[str, ...]
+    left_out: Annotated[tuple[str, ...], As("attention_left_out")]
     experts_chosen: int
     real_s: Mapping[str, float]
     stored_bytes: int = 0
     loaded_bytes: int = 0
+
+    @figure
+    def counts(self) -> Annotated[Mapping[str, Any], Mark.FLAT]:
+        """The requests with all their tokens, and those that the engine refused."""
+        refusals = list(self.rejected.items())[:20]
+        return {
+            "num_answered": self.is_answered.sum(),
+            "num_rejected": len(self.rejected),
+            "rejected": [{"request": number, "why": why} for number, why in refusals],
+        }
 
     @property
     def ttft_s(self) -> Floats:
@@ -163,7 +174,7 @@ class Outcome:
         """True where requests have all their tokens."""
         return np.isfinite(self.end_s)
 
-    @property
+    @figure
     def num_stuck(self) -> int:
         """Requests that were accepted and never end: the cache is too small for them."""
         return len(self.traffic) - int(self.is_answered.sum()) - len(self.rejected)

@@ -7,12 +7,12 @@ served.outcome.ttft_s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from ullage.errors import EnvironmentProblem, SpecError
 from ullage.models.config import FILE_NAME
@@ -20,6 +20,7 @@ from ullage.models.find import find_config
 from ullage.phantom.device import choose_device
 from ullage.phantom.rank import choose_ranks
 from ullage.protocol.options.run import RunOptions
+from ullage.protocol.plain import As, Mark, Only, figure
 from ullage.runs.job import make_job, make_options
 from ullage.runs.one import run_job
 from ullage.serve.host_time import MEASURED, NO_HOST_TIME, HostTime
@@ -72,11 +73,27 @@ class Served:
 
     command: tuple[str, ...]
     gpu: str
-    outcome: Outcome
-    report: RunReport
-    by_load: tuple[Loaded, ...] = ()
-    host: HostTime = NO_HOST_TIME
-    first: Engine | None = None
+    outcome: Annotated[Outcome, Mark.FLAT]
+    report: Annotated[RunReport, Only("torch"), As("torch")]
+    by_load: Annotated[tuple[Loaded, ...], Mark.NO_KEY] = ()
+    host: Annotated[HostTime, Mark.NAMED, As("host_time")] = NO_HOST_TIME
+    first: Annotated[Engine | None, As("first_start")] = None
+
+    @figure
+    def device(self) -> Mapping[str, Any] | None:
+        """The memory of the whole device, as `ullage run` counts it."""
+        device = next(iter(self.report.devices), None)
+        return (
+            None
+            if device is None
+            else {
+                "name": device.gpu.slug,
+                "total_bytes": device.gpu.total_bytes,
+                "peak_used_bytes": device.peak_used_bytes,
+                "peak_reserved_bytes": device.totals.peak_reserved_bytes,
+                "peak_allocated_bytes": device.totals.peak_allocated_bytes,
+            }
+        )
 
 
 def serve(

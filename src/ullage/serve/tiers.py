@@ -12,16 +12,19 @@ Source: Mattson et al. 1970, "Evaluation techniques for storage hierarchies" (st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from ullage.protocol.plain import Mark, figure
 from ullage.serve.traffic import Traffic
 
 _WINDOW_S: Final = 60.0
+SHARES: Final = (0.5, 0.9, 1.0)
+"""Of what can be found in a prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +45,21 @@ class Tiers:
     """
 
     token_bytes: int
-    prompt_tokens: int
-    repeated_tokens: int
+    prompt_tokens: Annotated[int, Mark.NO_KEY]
+    repeated_tokens: Annotated[int, Mark.NO_KEY]
     distinct_bytes: int
     reused_bytes: int
     live_bytes: int
-    distances_bytes: npt.NDArray[np.int64]
-    block_bytes: int
+    distances_bytes: Annotated[npt.NDArray[np.int64], Mark.NO_KEY]
+    block_bytes: Annotated[int, Mark.NO_KEY]
     read_bytes_per_s: float
 
-    @property
+    @figure
+    def lru_bytes(self) -> Mapping[str, int]:
+        """The least LRU caches that find some shares of what can be found."""
+        return {f"{share:g}": self.bytes_for(share) for share in SHARES}
+
+    @figure
     def ceiling_frac(self) -> float:
         """The share of the prompts' tokens that a cache without end would find."""
         return self.repeated_tokens / self.prompt_tokens if self.prompt_tokens else 0.0

@@ -7,7 +7,7 @@ search, the reports and `Plan` read all they need from the `Technique`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ullage.techniques.allocator import ALLOCATOR
 from ullage.techniques.autocast import AUTOCAST
@@ -33,7 +33,7 @@ from ullage.techniques.parameter_offload import PARAMETER_OFFLOAD
 from ullage.techniques.selective_checkpoint import SELECTIVE_CHECKPOINT
 from ullage.techniques.shard import SHARD
 from ullage.techniques.shorter_sequence import SHORTER_SEQUENCE
-from ullage.techniques.technique import Technique
+from ullage.techniques.technique import Action, Place, Semantics, Technique
 from ullage.techniques.tensor_parallel import TENSOR_PARALLEL
 from ullage.techniques.tiled_mlp import TILED_MLP
 from ullage.techniques.zero_optimizer import ZERO_OPTIMIZER
@@ -75,3 +75,14 @@ TECHNIQUES: Mapping[str, Technique] = {
         TENSOR_PARALLEL,
     )
 }
+_ORDER = tuple(Semantics)
+
+
+def semantics_of(actions: Sequence[Action]) -> Semantics:
+    """The strongest change of any of the actions."""
+    kinds = [
+        TECHNIQUES[action.technique].semantics
+        for action in actions
+        if TECHNIQUES[action.technique].place is not Place.RANKS
+    ]
+    return max(kinds, key=_ORDER.index, default=Semantics.SAME)

@@ -10,18 +10,18 @@ means run: no size between two that were run is called proved.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
 from ullage.parsing import parse_json, read_bounded
-from ullage.protocol.plain import JSON, From, Misfit
+from ullage.protocol.plain import JSON, From, Misfit, document_of, figure
 from ullage.techniques.plan import Plan
 from ullage.version import __version__
 
-LADDER_SCHEMA: Final = "ullage.find_ladder/1"
+_SCHEMA: Final = "ullage.find_ladder/1"
 # What a guard can put on and take off between two steps: bit for bit the same numbers, and
 # parameters and the optimizer stay where they are.
 RUNGS: Final = (
@@ -78,7 +78,7 @@ class ProvedRung:
             last = proof
         return last
 
-    @property
+    @figure
     def proved_to(self) -> int:
         """The largest size up to which all that were run fit; 0: none does."""
         return 0 if self.proof is None else self.proof.size
@@ -98,6 +98,8 @@ class LadderFile:
         rungs: the fastest first; the first is the unchanged program.
     """
 
+    SCHEMA: ClassVar[str] = _SCHEMA
+
     torch: str
     gpu: str
     total_bytes: int
@@ -114,24 +116,12 @@ class LadderFile:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.find_ladder/1"."""
-        return {
-            "schema": LADDER_SCHEMA,
-            "ullage": __version__,
-            "torch": self.torch,
-            "gpu": self.gpu,
-            "total_bytes": self.total_bytes,
-            "budget_bytes": self.budget_bytes,
-            "program": [*self.program],
-            "variable": self.variable,
-            "rungs": [
-                {
-                    "plan": None if rung.plan is None else rung.plan.document,
-                    "proved_to": rung.proved_to,
-                    "proofs": [asdict(proof) for proof in rung.proofs],
-                }
-                for rung in self.rungs
-            ],
-        }
+        return document_of(self)
+
+    @figure
+    def ullage(self) -> str:
+        """The version that writes it."""
+        return __version__
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Writes the ladder as JSON.
@@ -161,12 +151,12 @@ class LadderFile:
 
 
 def _read(document: Any) -> LadderFile:
-    schema = document.get("schema") if isinstance(document, dict) else LADDER_SCHEMA
+    schema = document.get("schema") if isinstance(document, dict) else _SCHEMA
     if schema == "ullage.plan/1":
         raise PlanError('it is one plan, not a ladder; pass it in a list: plans=["plan.json"]')
-    if schema != LADDER_SCHEMA:
+    if schema != _SCHEMA:
         raise PlanError(
-            f"its schema is {schema!r}; this ullage {__version__} reads {LADDER_SCHEMA!r}; make it "
+            f"its schema is {schema!r}; this ullage {__version__} reads {_SCHEMA!r}; make it "
             "again with `ullage fit --ladder`"
         )
     try:
@@ -192,4 +182,4 @@ def is_ladder(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     schema = document.get("schema") if isinstance(document, dict) else None
-    return isinstance(schema, str) and schema.partition("/")[0] == LADDER_SCHEMA.partition("/")[0]
+    return isinstance(schema, str) and schema.partition("/")[0] == _SCHEMA.partition("/")[0]

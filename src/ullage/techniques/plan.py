@@ -13,21 +13,19 @@ from __future__ import annotations
 import itertools
 import json
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ullage.errors import PlanError
 from ullage.files import check_writable, write_text
 from ullage.parsing import parse_json, read_bounded
-from ullage.protocol.plain import STRICT_JSON, Misfit
+from ullage.protocol.plain import STRICT_JSON, Misfit, document_of, figure
 from ullage.techniques.applying.apply import applied_actions, apply_actions
 from ullage.techniques.catalog import TECHNIQUES
 from ullage.techniques.made_for import MadeFor
 from ullage.techniques.technique import Action, Place
 from ullage.version import __version__
-
-SCHEMA = "ullage.plan/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,8 @@ class Plan:
         made_for: the program.
         foreseen: memory and cost when the plan was made; None for a plan written by hand.
     """
+
+    SCHEMA: ClassVar[str] = "ullage.plan/1"
 
     actions: tuple[Action, ...]
     made_for: MadeFor
@@ -128,10 +128,10 @@ class Plan:
     @classmethod
     def restore(cls, document: object, name: str = "the plan") -> Plan:
         """The plan in a document; as `parse`."""
-        schema = document.get("schema") if isinstance(document, dict) else SCHEMA
-        if schema != SCHEMA:
+        schema = document.get("schema") if isinstance(document, dict) else cls.SCHEMA
+        if schema != cls.SCHEMA:
             raise PlanError(
-                f"{name}: its schema is {schema!r}; this ullage {__version__} reads {SCHEMA!r}"
+                f"{name}: its schema is {schema!r}; this ullage {__version__} reads {cls.SCHEMA!r}"
             )
         if isinstance(document, dict):
             document = {key: document[key] for key in document if key not in {"schema", "ullage"}}
@@ -159,20 +159,12 @@ class Plan:
     @property
     def document(self) -> dict[str, Any]:
         """The plan document, schema "ullage.plan/1"."""
-        return {
-            "schema": SCHEMA,
-            "ullage": __version__,
-            "made_for": asdict(self.made_for),
-            "actions": [
-                {
-                    "technique": action.technique,
-                    "modules": [*action.modules],
-                    "settings": {**action.settings},
-                }
-                for action in self.actions
-            ],
-            "foreseen": None if self.foreseen is None else asdict(self.foreseen),
-        }
+        return document_of(self)
+
+    @figure
+    def ullage(self) -> str:
+        """The version that writes it."""
+        return __version__
 
     def apply(self, model: Any, optimizer: Any = None) -> tuple[Any, Any]:
         """Applies the plan to a model and its optimizer, for as long as they live.

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.printable import printable
-from ullage.protocol.plain import As, From
+from ullage.protocol.plain import As, From, figure
 from ullage.protocol.plain import Mark as FieldMark
 from ullage.trace.batch_waits import BatchWaits
 from ullage.trace.bounds import AtOnce as AtOnce
@@ -241,13 +241,13 @@ class DeviceTotals:
     num_segments: int
     num_ooms: int
     num_alloc_retries: int
-    outside: tuple[OutsideBytes, ...] = ()
-    peak_of_all_bytes: int = 0
-    place: int = 0
+    outside: Annotated[tuple[OutsideBytes, ...], FieldMark.UNWRITTEN] = ()
+    peak_of_all_bytes: Annotated[int, FieldMark.UNWRITTEN] = 0
+    place: Annotated[int, FieldMark.UNWRITTEN] = 0
     num_others: Annotated[int, FieldMark.NO_KEY] = 0
 
-    @property
-    def others_bytes(self) -> int:
+    @figure
+    def others_bytes(self) -> Annotated[int, As("other_processes_bytes")]:
         """How much more all processes used, at the highest, than this one did at its own."""
         own_bytes = self.peak_reserved_bytes + self.context_bytes + self.non_torch_bytes
         return max(0, self.peak_of_all_bytes - own_bytes)

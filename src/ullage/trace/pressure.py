@@ -50,7 +50,8 @@ class RequestTimes(NamedTuple):
     recent: Durations
 
 
-class RequestRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RequestRow:
     """A request: its memory is what was allocated when it began and ended, at most, and after the
     first and the last call of the model.
     """

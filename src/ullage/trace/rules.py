@@ -11,11 +11,12 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ullage.protocol.plain import As, Mark
 from ullage.protocol.run import Platform
 from ullage.trace.bounds import Peaks
 from ullage.trace.plain import load_library
@@ -68,11 +69,11 @@ class AllocatorOutcome:
     peak_requested_bytes: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    segments: tuple[int, ...]
-    num_retries: int
+    segments: Annotated[tuple[int, ...], Mark.NO_KEY]
+    num_retries: Annotated[int, As("num_alloc_retries")]
     num_device_allocs: int
-    stopped_at: int | None
-    num_failed_attempts: int
+    stopped_at: Annotated[int | None, Mark.NO_KEY]
+    num_failed_attempts: Annotated[int, As("num_failed_again")]
 
     @property
     def peaks(self) -> Peaks:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
+from ullage.api.serving import ServingAnswer
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving import ServingEstimate, ServingPlan, estimate_serving
 from ullage.estimate.training.answer import Answer
@@ -22,9 +23,7 @@ from ullage.gpus import Gpu, find_gpu
 from ullage.models.builtin import find_model
 from ullage.models.config import Config
 from ullage.models.find import Found
-from ullage.protocol.plain import STRICT_JSON, Misfit
-from ullage.report.document.estimate import estimate_document
-from ullage.report.document.serving import serving_document
+from ullage.protocol.plain import STRICT_JSON, Misfit, document_of
 from ullage.ui.shape import read_shape, reshape
 
 T = TypeVar("T")
@@ -85,10 +84,10 @@ def answer(document: object) -> dict[str, Any]:
     query = read(Query, document, "the query")
     model = query.find_model()
     if query.serve is not None:
-        answered = serving_document(query.estimate_serving(), model.source)
+        answered = document_of(ServingAnswer(query.estimate_serving(), model.source))
     else:
         training = estimate_training(model.config, query.recipe, query.find_gpu())
-        answered = estimate_document(Answer(training, model.source))
+        answered = document_of(Answer(training, model.source))
         answered["timeline"] = [part._asdict() for part in list_parts(training.log)]
     return {"shape": asdict(read_shape(model.config)), "document": answered}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ullage.protocol.job import Job
 
@@ -122,6 +123,8 @@ class DeviceSample:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The machine at one moment; `jobs` are the running ones, as they published themselves."""
+
+    SCHEMA: ClassVar[str] = "ullage.watch/1"
 
     time_s: float
     host: str

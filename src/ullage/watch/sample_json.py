@@ -8,18 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from ullage.parsing import parse_json, show_value
-from ullage.protocol.plain import plain, restore
+from ullage.protocol.plain import document_of, restore
 from ullage.watch.sample import Sample
-
-SCHEMA: Final = "ullage.watch/1"
-
-
-def sample_to_document(sample: Sample) -> dict[str, Any]:
-    """The sample as a JSON object: its fields by their names, unknown ones null."""
-    return {"schema": SCHEMA, **plain(sample)}
 
 
 def sample_to_line(sample: Sample, more: Mapping[str, Any] | None = None) -> str:
@@ -29,7 +22,7 @@ def sample_to_line(sample: Sample, more: Mapping[str, Any] | None = None) -> str
         sample: what is written.
         more: further keys, and values of JSON.
     """
-    document = {**sample_to_document(sample), **(more or {})}
+    document = {**document_of(sample), **(more or {})}
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
@@ -41,6 +34,6 @@ def sample_from_line(line: str | bytes) -> Sample:
     """
     document = parse_json(line)
     schema = document.get("schema") if isinstance(document, dict) else document
-    if schema != SCHEMA:
-        raise ValueError(f"its schema is {show_value(schema)}, expected {SCHEMA!r}")
+    if schema != Sample.SCHEMA:
+        raise ValueError(f"its schema is {show_value(schema)}, expected {Sample.SCHEMA!r}")
     return restore(Sample, document, "sample")

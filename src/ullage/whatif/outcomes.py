@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Annotated, ClassVar
 
+from ullage.protocol.plain import As, Mark, Only, figure
 from ullage.trace.requests import Requests
 from ullage.trace.rules import AllocatorOutcome
 from ullage.units import MIB
 from ullage.whatif.packing import Packing
 from ullage.whatif.replays import Decider, ReplayAnswer
-from ullage.whatif.settings import Setting
+from ullage.whatif.settings import MEANINGS, Family, Setting
 
 # A setting is recommended only if it saves this share of the reserved memory and this many bytes.
 MIN_GAIN_FRAC = 0.02
@@ -26,9 +29,14 @@ class Outcome(AllocatorOutcome):
     """
 
     failed_event: int | None
-    decider: Decider
+    decider: Annotated[Decider, As("decided_by")]
 
-    @property
+    @figure
+    def num_segments(self) -> int:
+        """How many segments there are at the end."""
+        return len(self.segments)
+
+    @figure
     def unused_bytes(self) -> int:
         """The peak of reserved memory minus the peak of allocated memory: external fragmentation
         and cache.
@@ -40,7 +48,7 @@ class Outcome(AllocatorOutcome):
         """The same as a fraction of the peak of reserved memory."""
         return self.unused_bytes / max(self.peak_reserved_bytes, 1)
 
-    @property
+    @figure
     def fits(self) -> bool:
         """True if no request ran out of memory."""
         return self.failed_event is None and not self.num_failed_attempts
@@ -66,9 +74,9 @@ class Tried:
         conflicts: why this program cannot use the setting.
     """
 
-    setting: Setting
-    outcome: Outcome | None
-    refusal: str = ""
+    setting: Annotated[Setting, Mark.FLAT]
+    outcome: Annotated[Outcome | None, Mark.FLAT]
+    refusal: Annotated[str, As("refused"), Mark.NULL] = ""
     conflicts: tuple[str, ...] = ()
 
 
@@ -78,7 +86,7 @@ class OnGpu:
 
     gpu: str
     total_bytes: int
-    tried: Tried
+    tried: Annotated[Tried, Mark.FLAT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +100,14 @@ class Check:
         reasons: why the two may differ; empty if they agree.
     """
 
-    recorded_reserved_bytes: int
-    replayed_reserved_bytes: int
+    recorded_reserved_bytes: Annotated[int, As("recorded_peak_reserved_bytes")]
+    replayed_reserved_bytes: Annotated[int, As("replayed_peak_reserved_bytes")]
     num_recorded_segments: int
     num_replayed_segments: int
     has_same_segments: bool
     reasons: tuple[str, ...]
 
-    @property
+    @figure
     def is_exact(self) -> bool:
         """True if the peaks and the sizes of the segments agree."""
         same = self.recorded_reserved_bytes == self.replayed_reserved_bytes
@@ -129,13 +137,15 @@ class WhatIfReport:
         notes: remarks about the replays.
     """
 
+    SCHEMA: ClassVar[str] = "ullage.what_if/1"
+
     device: int
     num_requests: int
     torch: str
     gpu: str | None
     total_bytes: int | None
     context_bytes: int | None
-    is_whole: bool
+    is_whole: Annotated[bool, As("is_whole_trace")]
     check: Check
     lower_bound_bytes: int
     packing: Packing
@@ -143,6 +153,16 @@ class WhatIfReport:
     on_gpus: tuple[OnGpu, ...]
     contradictions: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def families(self) -> list[Family]:
+        """The families of the settings, in the order of their first settings."""
+        return list(dict.fromkeys(tried.setting.family for tried in self.tried[1:]))
+
+    @figure
+    def meanings(self) -> Mapping[Family, str]:
+        """The effect of each family."""
+        return {family: MEANINGS[family] for family in self.families}
 
     @property
     def free_bytes(self) -> int | None:
@@ -183,8 +203,8 @@ class WhatIfReport:
             if trial.outcome and trial.outcome.fits and not trial.conflicts
         ]
 
-    @property
-    def recommended(self) -> Tried | None:
+    @figure
+    def recommended(self) -> Annotated[Tried | None, Only("setting.text")]:
         """The setting that reserves the least memory, or None if no change is worth it.
 
         The setting must not conflict with the program, torch must accept it, and no request may

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from ullage.protocol.plain import As
 from ullage.trace.blocks import sum_live
 from ullage.trace.snapshot import Int64Array
 
@@ -43,7 +45,7 @@ class Spans:
 class Packing:
     """The size of a packing, and the heuristic that found it."""
 
-    size_bytes: int
+    size_bytes: Annotated[int, As("bytes")]
     method: str
 
 

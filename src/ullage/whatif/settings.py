@@ -10,8 +10,9 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from ullage.protocol.plain import As
 from ullage.trace.rules import NUM_DIVISIONS, AllocatorSettings, make_settings
 from ullage.units import MIB
 
@@ -40,8 +41,8 @@ class Setting:
     """
 
     family: Family
-    text: str
-    fraction: float | None = None
+    text: Annotated[str, As("settings")]
+    fraction: Annotated[float | None, As("memory_fraction")] = None
 
 
 MEANINGS: Final[Mapping[Family, str]] = {

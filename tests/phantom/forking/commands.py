@@ -8,8 +8,7 @@ from typing import Any
 _MODULES = (
     "ullage.answers.text",
     "ullage.api.fit", "ullage.api.run", "ullage.cli.main", "ullage.cli.run", "ullage.explain.run",
-    "ullage.phantom.artifacts", "ullage.plan.fit", "ullage.report.document.run",
-    "ullage.report.text.run",
+    "ullage.phantom.artifacts", "ullage.plan.fit", "ullage.report.text.run",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ullage.plan import menu
 from ullage.plan.runner import make_runner
 from ullage.plan.search import Search
 from ullage.protocol.options.run import RunOptions
-from ullage.report.document.fit import fit_document
+from ullage.protocol.plain import document_of
 from ullage.runs.job import make_job, make_options
 from ullage.runs.trials import Trials
 from ullage.techniques.catalog import TECHNIQUES
@@ -44,7 +44,7 @@ def search(trials, job):
     gpu = job.device.gpu
     found = Search(make_runner(trials, job), gpu, Semantics.SAME)
     budget = int(SHARE * found.fastest(gpu.total_bytes).as_it_is.used_bytes)
-    return fit_document(replace(found.fastest(budget), num_runs=trials.num_runs))
+    return document_of(replace(found.fastest(budget), num_runs=trials.num_runs))
 
 
 def lose(executor, python, begun):

@@ -13,7 +13,7 @@ from ullage.explain.basis import BasisKind
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
 from ullage.trace.bounds import Peaks
 from ullage.trace.model import AtOnce, Record
@@ -54,7 +54,7 @@ def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
     (assumption,) = report.allocator_basis.assumptions
     assert report.allocator_basis.kind is BasisKind.ASSUMED
     assert (assumption.low_bytes, assumption.high_bytes) == (low, high)
-    shown = run_document(report)["devices"][0]
+    shown = plain(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (low, high)
     assert f"order of addresses -{high - low} B" in render(run_blocks(report), full=True)
 
@@ -68,7 +68,7 @@ def test_what_is_allocated_has_the_ends_of_both_orders_too(
         [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
     )
     low, high = sorted((70, other))
-    shown = run_document(report)["devices"][0]
+    shown = plain(report)["devices"][0]
     assert (shown["peak_allocated_low_bytes"], shown["peak_allocated_high_bytes"]) == (low, high)
     (assumption,) = report.allocator_basis.assumptions
     assert (assumption.low_bytes, assumption.high_bytes) == (low, high)

@@ -15,7 +15,7 @@ from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
 from ullage.trace.model import AtOnce, Record
 
@@ -74,7 +74,7 @@ def test_the_verdict_goes_by_the_upper_end_and_the_interval_reaches_to_the_lower
     (made,) = report.allocator_basis.assumptions
     assert report.allocator_basis.kind is BasisKind.ASSUMED
     assert (made.low_bytes, made.high_bytes, made.count) == (low, high, 2)
-    shown = run_document(report)["devices"][0]
+    shown = plain(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (low, high)
     assert (shown["num_held_blocks"], shown["held_at_peak_bytes"]) == (2, 30)
     assert f"other streams -{high - low} B" in render(run_blocks(report), full=True)
@@ -132,6 +132,6 @@ def test_the_ends_of_what_is_allocated_are_in_the_basis_and_the_document(
     report = explain(kept(make_record, find_blocks_freed(make_record)), program, small_gpu)
     made, _reserved = report.allocator_basis.assumptions
     assert (made.low_bytes, made.high_bytes, made.count) == (40, 70, 1)
-    shown = run_document(report)["devices"][0]
+    shown = plain(report)["devices"][0]
     assert shown["peak_allocated_low_bytes"] == 40
     assert shown["peak_allocated_high_bytes"] == shown["peak_allocated_bytes"] == 70

@@ -123,12 +123,12 @@ def test_all_tables_of_a_report_are_of_one_moment(
 ) -> None:
     record = with_late_segment(make_record("F >a +30 < f -30 F >b +7 < f +2"), 2)
     (device,) = explain(record, program, small_gpu).devices
-    assert [(one.path, one.size_bytes) for one in device.modules] == [("a", 30)]
-    assert device.modules == device.modules_at_peak
+    assert [(one.path, one.size_bytes) for one in device.ledger.modules] == [("a", 30)]
+    assert device.ledger.modules == device.modules_at_peak
     # Where it ran out of memory, that is the moment of all.
     failed = make_record("F >a +30 < f -30 F >b +7 !990", exit=OOM_EXIT)
     (device,) = explain(failed, program, small_gpu, exit_code=1).devices
-    assert [(one.path, one.size_bytes) for one in device.modules] == [("b", 7)]
+    assert [(one.path, one.size_bytes) for one in device.ledger.modules] == [("b", 7)]
     assert device.ledger.owners.allocated_bytes == 7
 
 

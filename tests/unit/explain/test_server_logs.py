@@ -20,7 +20,7 @@ from ullage.errors import SpecError
 from ullage.explain.servers.differences import NOT_PRINTED, ROUNDING, compare_starts
 from ullage.explain.servers.levers import ESTIMATED, find_levers
 from ullage.explain.servers.reader import read_server, read_start
-from ullage.explain.servers.start import ServerStart
+from ullage.explain.servers.start import Load, ServerStart
 from ullage.models.builtin import find_model
 from ullage.units import GIB
 
@@ -332,7 +332,7 @@ vllm:prefix_cache_hits_total{engine="0",model_name="m"} 250.0
 """
     start = read(page)
     assert (start.tokens, start.max_model_len, start.share) == (32768, 8192, 0.92)
-    assert start.load == (0.75, 12, 3, 41, 0.25)
+    assert start.load == Load(0.75, 12, 3, 41, 0.25)
 
 
 def test_of_several_ranks_the_first_counts() -> None:

@@ -14,7 +14,7 @@ from ullage.explain.run import RunReport, explain_run
 from ullage.explain.tuning import Tuning, find_tuning
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
 from ullage.trace.bounds import WarmCache
 from ullage.trace.model import AtOnce, Record
@@ -72,7 +72,7 @@ def test_the_report_has_the_interval_and_says_what_it_hangs_on(
     allocated, reserved = report.allocator_basis.assumptions
     assert (allocated.low_bytes, allocated.high_bytes, allocated.count) == (60, 70, 9)
     assert (reserved.low_bytes, reserved.high_bytes, reserved.count) == (45, 70, 9)
-    shown = run_document(report)["devices"][0]
+    shown = plain(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (45, 70)
     assert (shown["num_timing_blocks"], shown["peak_allocated_low_bytes"]) == (9, 60)
     assert "a warm cache of Inductor's -25 B" in render(run_blocks(report), full=True)

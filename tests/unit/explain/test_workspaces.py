@@ -13,7 +13,7 @@ from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.workspaces import find_workspaces
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
 from ullage.trace.bounds import AtOnce, WorkspaceEnds
 from ullage.trace.model import Record
@@ -45,7 +45,7 @@ def test_the_document_has_the_ends_of_the_replay(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
     report = explain(record_of(make_record, ENDS), program, small_gpu)
-    shown = run_document(report)["devices"][0]
+    shown = plain(report)["devices"][0]
     assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (60, 95)
     assert (shown["peak_allocated_low_bytes"], shown["peak_allocated_high_bytes"]) == (65, 80)
     kind, allocated, reserved = report.allocator_basis.assumptions
@@ -71,7 +71,7 @@ def test_without_a_replay_the_most_uncertain_workspace_widens_the_headroom_alone
     unknown = WorkspaceEnds(0, frozenset({NAME}), 3, None, None, None, None)
     for record in (record_of(make_record), record_of(make_record, unknown)):
         report = explain(record, program, small_gpu)
-        shown = run_document(report)["devices"][0]
+        shown = plain(report)["devices"][0]
         assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (70, 70)
         headroom = report.devices[0].headroom
         assert (headroom.workspace_less_bytes, headroom.workspace_more_bytes) == (20, 40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -151,7 +152,7 @@ def test_a_plan_that_another_rank_does_not_fit_is_searched_again_with_what_it_la
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worst = WorstRank(3, 9, num_distinct=2, fits=True)
-    found, budgets = fit_over_ranks(monkeypatch, [worst._replace(used_bytes=13), worst])
+    found, budgets = fit_over_ranks(monkeypatch, [replace(worst, used_bytes=13), worst])
     assert budgets == [10, 10 - (13 - SEEN.used_bytes)]
     assert found.best is not None and found.worst_rank == worst
     assert (found.num_gpus, found.budget_bytes, found.exit_code) == (4, 10, ExitCode.FINE)

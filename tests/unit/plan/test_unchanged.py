@@ -17,7 +17,7 @@ from ullage.gpus.catalog import find_gpu
 from ullage.phantom.launch import plan_variables
 from ullage.plan.costs.measure import RunRequest
 from ullage.plan.fit import fit_unchanged
-from ullage.report.document.fit import fit_document
+from ullage.protocol.plain import document_of
 from ullage.report.text.fit import fit_blocks
 from ullage.techniques.applying.outcome import read_outcome
 from ullage.techniques.made_for import MadeFor
@@ -59,7 +59,7 @@ def test_one_run_on_the_device_says_that_a_program_fits() -> None:
     assert [one.gpu for one in machine.wanted] == [GPU]
     assert report.best.is_as_it_is and report.exit_code == 0
     assert "fits 4.00 GiB of t4 unchanged: 2.00 GiB" in render(fit_blocks(report))
-    assert fit_document(report)["verdict"] == "fits"
+    assert document_of(report)["verdict"] == "fits"
     assert "unchanged" in render_page("train.py", fit_blocks(report), {})
 
 

@@ -5,12 +5,28 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import pytest
 from tests.rows import each
 
-from ullage.protocol.plain import JSON, STRICT_JSON, As, From, Mark, Misfit, at_least, plain
+from ullage.protocol.plain import (
+    JSON,
+    STRICT_JSON,
+    As,
+    From,
+    Mark,
+    Misfit,
+    Only,
+    at_least,
+    document_of,
+    figure,
+    plain,
+)
+
+if TYPE_CHECKING:
+    from ullage.gpus import Gpu
 
 
 class Colour(enum.Enum):
@@ -103,3 +119,81 @@ def test_what_does_not_fit_is_named(change: Callable[[dict[str, Any]], object], 
 
 def test_what_a_newer_program_has_written_is_read() -> None:
     assert JSON.read(Size, {"width": 2, "depth": 3}) == Size(2)
+
+
+POINT = Point(1, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    size_bytes: Annotated[int, As("bytes")]
+    pair: Point = POINT
+
+
+class Whole:
+    @figure
+    def double(self) -> Annotated[int, As("twice")]:
+        return 2 * sum(part.size_bytes for part in self.parts)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Whole):
+    SCHEMA: ClassVar[str] = "test/1"
+
+    parts: tuple[Part, ...]
+    first: Annotated[Part, Mark.FLAT]
+    last: Annotated[Part | None, Mark.FLAT] = None
+    best: Annotated[Part | None, Only("pair.x"), As("best_x")] = None
+    sizes: Annotated[tuple[Part, ...], Only("size_bytes")] = ()
+    by_colour: Mapping[Colour, int] = field(default_factory=dict)
+    left_out: Annotated[tuple[tuple[str, str], ...], Mark.PAIRS] = ()
+    remark: Annotated[str, Mark.NULL] = ""
+    column: Any = None
+    gpu: Annotated[Gpu | None, Mark.NO_KEY] = None
+    total: Annotated[int, Mark.UNWRITTEN] = 0
+
+    @property
+    def ignored(self) -> int:
+        return 1
+
+    @figure
+    def more(self) -> Annotated[Mapping[str, object], Mark.FLAT]:
+        return {"bytes": 8, "colour": Colour.RED}
+
+
+def test_a_document_has_the_fields_and_figures_of_a_record() -> None:
+    part = Part(4)
+    column = np.array([1.0, np.nan])
+    pairs = (("a", "b"),)
+    report = Report((part,), part, part, part, (part,), {Colour.BLUE: 1}, pairs, column=column)
+    assert document_of(report) == {
+        "schema": "test/1",
+        "parts": [{"bytes": 4, "pair": [1, 0.5]}],
+        "bytes": 8,
+        "pair": [1, 0.5],
+        "best_x": 1,
+        "sizes": [4],
+        "by_colour": {"blue": 1},
+        "left_out": {"a": "b"},
+        "remark": None,
+        "column": [1.0, None],
+        "twice": 8,
+        "colour": "red",
+    }
+
+
+def test_what_is_not_there_is_null_or_left_out() -> None:
+    document = document_of(Report((), Part(4), remark="one"))
+    assert (document["best_x"], document["remark"], document["bytes"]) == (None, "one", 8)
+    assert document_of(NoteOf(None)) == {}
+
+
+@dataclass(frozen=True, slots=True)
+class NoteOf:
+    part: Annotated[Part | None, Mark.FLAT]
+
+
+@each("value", [object(), [complex(1)], {"a": {1, 2}}])
+def test_what_json_does_not_have_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="cannot be written; expected a record or a plain value"):
+        plain(value)

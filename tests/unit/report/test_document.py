@@ -9,7 +9,7 @@ from typing import Any
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]
@@ -33,7 +33,7 @@ def document(record: Record, program: Program, gpu: Gpu) -> dict[str, Any]:
     report = explain_run(
         [(record, "a.pickle")], program=program, torch="2.15.0", gpu=gpu, is_unlimited=False
     )
-    value: dict[str, Any] = json.loads(json.dumps(run_document(report)))
+    value: dict[str, Any] = json.loads(json.dumps(plain(report)))
     return value
 
 
@@ -74,5 +74,5 @@ def test_the_out_of_memory_that_ended_the_program_is_the_documents_own(
 
 def test_a_program_without_a_gpu_has_a_document_too(program: Program, small_gpu: Gpu) -> None:
     report = explain_run([], program=program, torch="2", gpu=small_gpu, is_unlimited=True)
-    found = run_document(report)
+    found = plain(report)
     assert (found["devices"], found["snapshot"], found["oom"]) == ([], None, None)

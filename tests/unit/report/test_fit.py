@@ -18,7 +18,7 @@ from ullage.plan.costs.blocks import Block
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
 from ullage.plan.objective import Objective
-from ullage.report.document.fit import fit_document
+from ullage.protocol.plain import document_of
 from ullage.report.text.fit import fit_blocks, fit_line
 from ullage.techniques.replaying.outcome import Replayed
 from ullage.techniques.technique import Action
@@ -142,11 +142,11 @@ def test_of_two_plans_of_one_name_that_is_marked_which_fits(report: FitReport) -
 def test_nothing_that_fits_is_said_first(report: FitReport) -> None:
     nothing = replace(report, best=None, exit_code=ExitCode.ANSWER_IS_NO)
     assert render(fit_blocks(nothing)).startswith("no plan fits 8.00 GiB of rtx-3070")
-    assert fit_document(nothing)["verdict"] == "does_not_fit"
+    assert document_of(nothing)["verdict"] == "does_not_fit"
 
 
 def test_the_document_holds_plans_and_front(report: FitReport) -> None:
-    document = json.loads(json.dumps(fit_document(report)))
+    document = json.loads(json.dumps(document_of(report)))
     assert document["schema"] == "ullage.fit/1"
     assert document["verdict"] == "fits_under_plan"
     assert document["best"]["actions"][1]["modules"] == ["h.0", "h.1", "h.2"]
@@ -161,7 +161,7 @@ def test_where_the_rates_are_from_is_never_left_unsaid(report: FitReport) -> Non
 
 
 def test_the_page_needs_no_other_file_and_asks_for_nothing(report: FitReport) -> None:
-    page = render_page("train.py", fit_blocks(report), fit_document(report))
+    page = render_page("train.py", fit_blocks(report), document_of(report))
     assert not re.search(r"""src=|<link[^>]+href="(?!data:)|url\(|@import|fetch\(""", page)
     assert "&lt;offload&gt;" in page and "<offload>" not in page
     held = re.search(r'id="document">(.*?)</script>', page, re.DOTALL)
@@ -197,14 +197,14 @@ def test_what_was_replayed_is_told_and_what_was_not(report: FitReport) -> None:
         "Replayed with real numbers: checkpoint on 3 of 3 Layer, in float64, batch 2, length 16; "
         "not replayed: autocast, because it rounds otherwise on purpose"
     ) in text
-    assert fit_document(told)["replayed"]["is_same"]
+    assert document_of(told)["replayed"]["is_same"]
     assert "It was not replayed with real numbers" in " ".join(render(fit_blocks(report)).split())
 
 
 def test_a_search_that_was_ended_says_so(report: FitReport) -> None:
     ended = replace(report, ended=INTERRUPTED, exit_code=ExitCode.INTERRUPTED)
     assert "The search stopped early: it was interrupted" in render(fit_blocks(ended))
-    assert fit_document(ended)["ended"] == "it was interrupted"
+    assert document_of(ended)["ended"] == "it was interrupted"
     nothing = replace(ended, best=None)
     assert fit_line(nothing).startswith("no plan found before it was ")
 
@@ -250,19 +250,19 @@ def test_each_plan_has_its_bounds_and_the_text_says_what_they_rest_on(report: Fi
 
 
 def test_the_document_has_the_interval_and_the_front_of_the_runs(report: FitReport) -> None:
-    document = fit_document(clocked(report))
+    document = document_of(clocked(report))
     assert document["best"]["time"]["step_s"] == pytest.approx([0.0176, 0.022, 0.0308])
     assert document["best"]["time"]["tokens_per_step"] == 4096
     assert document["best"]["cost"] is None and document["gpu_hour_dollars"] is None
     names = [plan["name"] for plan in document["front_of_runs"]]
     assert names == [plan.name for plan in report.candidates]
-    assert fit_document(report)["best"]["time"] is None
+    assert document_of(report)["best"]["time"] is None
 
 
 def test_at_a_price_each_plan_costs_something(report: FitReport) -> None:
     """0.022 s of a GPU at 3.60 dollars an hour are 22 microdollars, for 4096 tokens."""
     priced = replace(clocked(report), price=3.6, num_gpus=2, objective=Objective.COST)
-    cost = fit_document(priced)["best"]["cost"]
+    cost = document_of(priced)["best"]["cost"]
     assert cost["thousand_steps_dollars"][1] == pytest.approx(0.044)
     assert cost["million_tokens_dollars"][1] == pytest.approx(22e-6 / 4096 * 1e6)
     text = " ".join(render(fit_blocks(priced), 120).split())

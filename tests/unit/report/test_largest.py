@@ -13,7 +13,7 @@ from ullage.gpus.catalog import find_gpu
 from ullage.plan.costs.clocked import Timed
 from ullage.plan.findings import Seen
 from ullage.plan.sizes.largest import Answer, LargestReport
-from ullage.report.document.largest import largest_document
+from ullage.protocol.plain import document_of
 from ullage.report.text.largest import largest_blocks, largest_line
 from ullage.techniques.technique import Action
 from ullage.units import GIB
@@ -91,7 +91,7 @@ def test_only_what_is_surely_faster_is_called_the_fastest(report: LargestReport)
 
 
 def test_the_document_has_each_answer(report: LargestReport) -> None:
-    document = json.loads(json.dumps(largest_document(report)))
+    document = json.loads(json.dumps(document_of(report)))
     assert document["schema"] == "ullage.api.largest/1"
     assert (document["largest"], document["as_it_is"], document["exit_code"]) == (20, 10, 0)
     assert document["fastest_per_unit"] == "unchanged"

@@ -15,8 +15,7 @@ from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.trial import MakesItFit, Trial
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.findings import finding_document
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
 from ullage.trace.model import Record
 
@@ -71,11 +70,11 @@ def test_a_run_without_findings_has_no_such_part(report: RunReport) -> None:
 
 
 def test_the_document_says_what_was_tried() -> None:
-    assert finding_document(finding("UL121", MakesItFit.NOT_KNOWN))["tried"] == {
+    assert plain(finding("UL121", MakesItFit.NOT_KNOWN))["tried"] == {
         "makes_it_fit": "not_known", "reason": "as was tried", "bytes": 5, "plan": {"actions": []},
     }  # fmt: skip
-    assert finding_document(finding("UL121", None))["tried"] is None
+    assert plain(finding("UL121", None))["tried"] is None
 
 
 def test_the_document_of_a_run_without_a_failure_lists_no_findings(report: RunReport) -> None:
-    assert run_document(report)["oom"] is None
+    assert plain(report)["oom"] is None

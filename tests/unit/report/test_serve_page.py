@@ -14,7 +14,7 @@ from ullage.answers.block_kinds import Plot, PlotAxis, PlotMark, Series
 from ullage.answers.html import render_page
 from ullage.answers.plot import draw_plot
 from ullage.answers.text import render
-from ullage.report.document.serve import serve_document
+from ullage.protocol.plain import document_of
 from ullage.report.text.serve import knee_line, serve_blocks
 from ullage.serve.curve import make_curve
 from ullage.serve.measures import measure
@@ -34,14 +34,14 @@ def report() -> ServeReport:
 
 def render_serve_page(report: ServeReport) -> str:
     title = " ".join(report.served.command)
-    return render_page(title, serve_blocks(report), serve_document(report))
+    return render_page(title, serve_blocks(report), document_of(report))
 
 
 def test_the_page_holds_the_document(report: ServeReport) -> None:
     page = render_serve_page(report)
     found = re.search(r'<script type="application/json" id="document">(.*?)</script>', page)
     assert found is not None
-    assert json.loads(found[1]) == json.loads(json.dumps(serve_document(report)))
+    assert json.loads(found[1]) == json.loads(json.dumps(document_of(report)))
 
 
 def test_nothing_is_fetched_and_foreign_text_stays_text(report: ServeReport) -> None:

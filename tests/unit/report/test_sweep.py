@@ -14,7 +14,7 @@ from ullage.answers.text import render
 from ullage.errors import SpecError
 from ullage.explain.compare.sweep import SweepReport
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.sweep import sweep_document
+from ullage.protocol.plain import document_of
 from ullage.report.text.sweep import sweep_blocks, sweep_plot
 
 SweepOf = Callable[..., SweepReport]
@@ -56,7 +56,7 @@ def test_a_narrow_terminal_has_the_table_without_bars(reports: dict[str, SweepRe
 
 
 def test_the_document_has_each_run_and_what_they_say(reports: dict[str, SweepReport]) -> None:
-    document = sweep_document(reports["grid"])
+    document = document_of(reports["grid"])
     assert json.loads(json.dumps(document)) == document
     assert document["schema"] == "ullage.sweep/1"
     assert document["variables"] == {"batch": ["1", "2"], "seq": ["10", "20"], "kind": ["a", "b"]}

@@ -20,7 +20,7 @@ from ullage.explain.moments.step_levels import step_levels
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.gpus.catalog import Gpu
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import plain
 from ullage.report.document.trace_events.step import render_timeline
 from ullage.report.text.run import run_blocks
 from ullage.report.text.sweep import sweep_blocks
@@ -66,9 +66,9 @@ def test_the_text_is_as_it_was_looked_at(report: RunReport, name: str) -> None:
 
 
 def test_time_takes_at_most_twelve_lines_of_the_short_report(report: RunReport) -> None:
-    plain = with_times(report, None)
+    untimed = with_times(report, None)
     more = len(render(run_blocks(report)).splitlines()) - len(
-        render(run_blocks(plain)).splitlines()
+        render(run_blocks(untimed)).splitlines()
     )
     assert 0 < more <= 12
 
@@ -80,7 +80,7 @@ def test_what_is_shown_comes_to_the_whole_step(step_time: MakeTime) -> None:
 
 
 def test_the_document_has_the_time(report: RunReport) -> None:
-    document = run_document(report)["time"]
+    document = plain(report)["time"]
     assert json.loads(json.dumps(document)) == document
     assert document["step_s"] == pytest.approx([0.92 * 0.412, 0.412, 1.14 * 0.412])
     assert len(document["steps_s"]) == 2
@@ -98,17 +98,17 @@ def test_the_document_has_the_time(report: RunReport) -> None:
 
 
 def test_without_time_the_section_is_null(report: RunReport) -> None:
-    plain = with_times(report, None)
-    assert run_document(plain)["time"] is None
-    assert "Time of a step" not in render(run_blocks(plain), full=True)
+    untimed = with_times(report, None)
+    assert plain(untimed)["time"] is None
+    assert "Time of a step" not in render(run_blocks(untimed), full=True)
     with pytest.raises(SnapshotError, match="no step was timed"):
-        render_timeline(plain)
+        render_timeline(untimed)
 
 
 def test_what_is_not_known_is_not_shown(report: RunReport, step_time: MakeTime) -> None:
     time = replace(step_time(), flops=0.0, num_tokens=0, num_samples=0)
     unknown = with_times(replace(report, price=None), time)
-    document = run_document(unknown)["time"]
+    document = plain(unknown)["time"]
     for name in ("utilisation", "tokens_per_s", "samples_per_s", "tokens_per_step", "price"):
         assert document[name] is None
     text = render(run_blocks(unknown))

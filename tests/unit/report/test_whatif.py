@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ullage.answers.text import render
-from ullage.report.document.what_if import what_if_document
+from ullage.protocol.plain import document_of
 from ullage.report.text.what_if import what_if_blocks, what_if_line
 from ullage.units import GIB, MIB
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
@@ -144,7 +144,7 @@ def test_a_check_that_fails_says_by_how_much_and_why() -> None:
     text = " ".join(render(what_if_blocks(report(check=check))).split())
     assert "5.00 GiB reserved at the peak, recorded 4.00 GiB" in text
     assert "Why they may differ: it begins in the middle" in text
-    assert what_if_document(report(check=check))["check"]["is_exact"] is False
+    assert document_of(report(check=check))["check"]["is_exact"] is False
 
 
 def test_what_cannot_be_used_is_told_with_the_reason() -> None:
@@ -177,7 +177,7 @@ def test_max_split_size_is_told_the_right_way_round() -> None:
 
 def test_the_document_holds_every_figure() -> None:
     gpus = (OnGpu("l4", 4 * GIB, Tried(EXPANDABLE, outcome(3 * GIB))),)
-    document = json.loads(json.dumps(what_if_document(report(on_gpus=gpus))))
+    document = json.loads(json.dumps(document_of(report(on_gpus=gpus))))
     assert document["schema"] == "ullage.what_if/1"
     assert document["recommended"] == "expandable_segments:True"
     assert [one["settings"] for one in document["tried"]] == [

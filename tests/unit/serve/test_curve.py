@@ -20,7 +20,7 @@ from ullage.estimate.serving.vllm_memory import (
 )
 from ullage.gpus.catalog import find_gpu
 from ullage.protocol.options.serve import read_loads
-from ullage.protocol.plain import Misfit
+from ullage.protocol.plain import Misfit, document_of
 from ullage.serve.cache_bytes import real_cache
 from ullage.serve.curve import make_curve
 from ullage.serve.host_time import MEASURED, HostTime, parse_host_time
@@ -167,7 +167,6 @@ def test_on_two_gpus_it_lacks_what_the_estimate_counts_between_them() -> None:
 
 
 def test_the_figures_by_load_are_json() -> None:
-    from ullage.report.document.serve import serve_document
     from ullage.serve.measures import measure
     from ullage.serve.report import ServeReport
     from ullage.serve.run import Served
@@ -175,6 +174,6 @@ def test_the_figures_by_load_are_json() -> None:
     run: Any = type("Run", (), {"devices": (), "torch": "2.13.0"})()
     served = Served(("vllm", "serve", "m"), "l4", RUNS[0].outcome, run, tuple(RUNS))
     report = ServeReport(served, measure(served.outcome, None), None, make_curve(RUNS, None))
-    document = json.loads(json.dumps(serve_document(report), allow_nan=False))
+    document = json.loads(json.dumps(document_of(report), allow_nan=False))
     assert document["curve"]["knee_load"] == 4
     assert [point["load"] for point in document["curve"]["points"]] == [1, 4, 8]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.protocol.job import Job, JobDevice, StepPeak
+from ullage.protocol.plain import document_of
 from ullage.watch.sample import (
     DeviceSample,
     MigInstance,
@@ -19,7 +20,7 @@ from ullage.watch.sample import (
     ProcessSample,
     Sample,
 )
-from ullage.watch.sample_json import sample_from_line, sample_to_document, sample_to_line
+from ullage.watch.sample_json import sample_from_line, sample_to_line
 
 PROCESS = ProcessSample(7, ProcessKind.COMPUTE, 2**30, "train.py", "ada", sm_frac=0.5)
 DEVICE = DeviceSample(
@@ -48,11 +49,11 @@ def test_a_sample_is_one_line_and_comes_back() -> None:
 def test_a_line_is_the_document(make_samples: Any) -> None:
     """The texts that are kept of earlier samples are those of this one."""
     for sample in make_samples(40):
-        assert json.loads(sample_to_line(sample)) == sample_to_document(sample)
+        assert json.loads(sample_to_line(sample)) == document_of(sample)
 
 
 def test_what_is_unknown_is_null() -> None:
-    (device,) = sample_to_document(SAMPLE)["devices"]
+    (device,) = document_of(SAMPLE)["devices"]
     assert device["temperature_c"] is None
     assert device["throttle_reasons"] == ["hw_slowdown", "sw_power_cap"]
 
@@ -69,7 +70,7 @@ def test_any_text_and_number_comes_back(text: str, number: float, count: int | N
 
 
 def test_a_newer_writers_fields_are_ignored() -> None:
-    document = sample_to_document(SAMPLE) | {"weather": "fine"}
+    document = document_of(SAMPLE) | {"weather": "fine"}
     assert sample_from_line(json.dumps(document)) == SAMPLE
 
 
@@ -98,14 +99,14 @@ def set_in(document: dict[str, Any], path: list[str | int], value: object) -> No
     ],
 )
 def test_a_wrong_value_is_named(path: list[str | int], value: object, message: str) -> None:
-    document = sample_to_document(SAMPLE)
+    document = document_of(SAMPLE)
     set_in(document, path, value)
     with pytest.raises(ValueError, match=message):
         sample_from_line(json.dumps(document))
 
 
 def test_a_field_that_is_missing_is_named() -> None:
-    document = sample_to_document(SAMPLE)
+    document = document_of(SAMPLE)
     del document["devices"][0]["uuid"]
     with pytest.raises(ValueError, match=r"sample.devices\[0\].uuid is missing"):
         sample_from_line(json.dumps(document))

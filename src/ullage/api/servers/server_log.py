@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from ullage.protocol.plain import As, Mark, document_of
 
 if TYPE_CHECKING:
     from ullage.explain.servers.differences import StartCause, StartChange
@@ -30,10 +32,12 @@ class ExplainedServer:
         has_model: the model's configuration was found on this machine, so the levers count it.
     """
 
-    path: str
-    start: ServerStart
+    SCHEMA: ClassVar[str] = "ullage.server/1"
+
+    path: Annotated[str, As("file")]
+    start: Annotated[ServerStart, Mark.FLAT]
     levers: tuple[Lever, ...]
-    has_model: bool
+    has_model: Annotated[bool, Mark.NO_KEY]
 
     @property
     def exit_code(self) -> int:
@@ -43,9 +47,7 @@ class ExplainedServer:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.server/1"."""
-        from ullage.report.document.server_log import server_document
-
-        return server_document(self.path, self.start, self.levers)
+        return document_of(self)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""
@@ -64,8 +66,10 @@ class ServerDiff:
         change: all that was found.
     """
 
-    paths: tuple[str, str]
-    change: StartChange
+    SCHEMA: ClassVar[str] = "ullage.server-diff/1"
+
+    paths: Annotated[tuple[str, str], As("files")]
+    change: Annotated[StartChange, Mark.FLAT]
 
     @property
     def causes(self) -> tuple[StartCause, ...]:
@@ -75,9 +79,7 @@ class ServerDiff:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.server-diff/1"."""
-        from ullage.report.document.server_log import server_diff_document
-
-        return server_diff_document(self.paths, self.change)
+        return document_of(self)
 
     def text(self, width: int = 80) -> str:
         """The comparison for people, without colour."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ullage.api.serve import traffic_of
 from ullage.protocol.options.option import takes
 from ullage.protocol.options.smallest import SmallestOptions
+from ullage.protocol.plain import Mark, document_of
 
 if TYPE_CHECKING:
     from ullage.answers.block_kinds import Blocks
@@ -39,7 +40,9 @@ class Smallest:
         tiers: how large a cache of prefixes must be; None: no prompts are alike.
     """
 
-    searched: Searched
+    SCHEMA: ClassVar[str] = "ullage.search/1"
+
+    searched: Annotated[Searched, Mark.FLAT]
     worths: tuple[Worth, ...]
     capacity: float | None
     tiers: Tiers | None
@@ -57,9 +60,7 @@ class Smallest:
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.search/1"."""
-        from ullage.report.document.smallest import search_document
-
-        return search_document(self.searched, self.worths, self.capacity, self.tiers)
+        return document_of(self)
 
     def text(self, width: int = 80) -> str:
         """The report for people, without colour."""

@@ -10,7 +10,7 @@ from ullage.estimate.serving.kv_cache import PRECISIONS
 from ullage.estimate.term import Term, Verdict
 from ullage.gpus.gpu import Entry
 from ullage.models.config import Config
-from ullage.protocol.plain import Mark
+from ullage.protocol.plain import As, Mark, figure
 
 ENGINES: Final = ("vllm", "transformers")
 _VLLM: Final = {
@@ -105,6 +105,11 @@ class ServingPlan:
         if self.utilization is not None and not 0 < self.utilization <= 1:
             raise SpecError(f"utilization: found {self.utilization}, expected above 0, at most 1")
 
+    @figure
+    def draft_name(self) -> Annotated[str | None, As("draft")]:
+        """The model that proposes tokens; None: there is none."""
+        return None if self.draft is None else self.draft.name
+
     @property
     def precision(self) -> str:
         """The precision of keys and values."""
@@ -154,8 +159,8 @@ class ServingEstimate:
         verdict: whether the plan fits; None without a GPU.
     """
 
-    model: str
-    num_parameters: int
+    model: Annotated[str, Mark.NO_KEY]
+    num_parameters: Annotated[int, Mark.NO_KEY]
     plan: ServingPlan
     capacity_bytes: int | None
     terms: tuple[Term, ...]
@@ -171,6 +176,11 @@ class ServingEstimate:
     users: tuple[int, ...] = ()
     longest: tuple[int, ...] = ()
     verdict: Verdict | None = None
+
+    @figure
+    def gpu(self) -> str | None:
+        """The catalogue's name of the GPU; None: none was given."""
+        return None if self.plan.gpu is None else self.plan.gpu.slug
 
     @property
     def request_bytes(self) -> int:

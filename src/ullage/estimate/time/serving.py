@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ullage.clock.costs.traffic import Traffic, moved
 from ullage.clock.duration import Duration
@@ -39,6 +39,7 @@ from ullage.models.config import Config
 from ullage.models.layers import Attention as Layer
 from ullage.models.layers import Encoder, Index, Latent, Model, Part, Weight
 from ullage.models.layers import Layer as AnyLayer
+from ullage.protocol.plain import As, figure
 
 # The precision in which an engine multiplies weights of a format; else 16 bits.
 _COMPUTED: Final = {"fp8": "float8_e4m3fn", "fp8-block": "float8_e4m3fn", "int8": "int8"}
@@ -62,22 +63,22 @@ class ServingTime:
         basis: what the times rest on.
     """
 
-    prefill: Interval
-    decode: Interval
-    prompt: int
-    users: int
-    context: int
+    prefill: Annotated[Interval, As("prefill_s")]
+    decode: Annotated[Interval, As("decode_s")]
+    prompt: Annotated[int, As("prompt_tokens")]
+    users: Annotated[int, As("requests")]
+    context: Annotated[int, As("context_tokens")]
     num_gpus: int
-    gpu_hour: float | None
+    gpu_hour: Annotated[float | None, As("gpu_hour_dollars")]
     basis: tuple[str, ...]
 
-    @property
+    @figure
     def tokens_per_s(self) -> Interval:
         """New tokens a second of all requests, while none is in its prompt."""
         return Interval(*(self.users / seconds for seconds in reversed(self.decode)))
 
-    @property
-    def million_tokens(self) -> Dollars | None:
+    @figure
+    def million_tokens(self) -> Annotated[Dollars | None, As("million_tokens_dollars")]:
         """Dollars for 1,000,000 new tokens, without their prompts; None: no price is given."""
         if self.gpu_hour is None:
             return None

@@ -7,17 +7,19 @@ find_knobs(config, recipe, gpu)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 from ullage.errors import SpecError
+from ullage.estimate.term import ESTIMATE_SCHEMA
 from ullage.estimate.training.devices import find_context
 from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import ALONE
 from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.estimate.training.torch_version import choose_torch, has_code, parse_torch
 from ullage.models.config import Config
+from ullage.protocol.plain import As, Mark, figure, plain
 
 if TYPE_CHECKING:
     from ullage.clock.price import Expense
@@ -103,13 +105,38 @@ class Answer:
         expense: what steps and tokens cost; None without a price.
     """
 
-    estimate: TrainingEstimate
-    source: str = ""
-    gpus: tuple[GpuRow, ...] = ()
+    SCHEMA: ClassVar[str] = ESTIMATE_SCHEMA
+
+    estimate: Annotated[TrainingEstimate, Mark.FLAT]
+    source: Annotated[str, Mark.NO_KEY] = ""
+    gpus: Annotated[tuple[GpuRow, ...], As("which_gpu")] = ()
     largest: Largest | None = None
     knobs: tuple[Knob, ...] = ()
-    time: StepTime | None = None
-    expense: Expense | None = None
+    time: Annotated[StepTime | None, Mark.NO_KEY] = None
+    expense: Annotated[Expense | None, Mark.NO_KEY] = None
+
+    @figure
+    def kind(self) -> str:
+        """Serving and other work have documents of the same schema."""
+        return "training"
+
+    @figure
+    def model(self) -> Mapping[str, Any]:
+        """The model and its size."""
+        estimate = self.estimate
+        return {
+            "name": estimate.model,
+            "source": self.source,
+            "num_parameters": estimate.num_parameters,
+            "num_trainable": estimate.num_trainable,
+            "num_rank_parameters": estimate.num_rank_parameters,
+        }
+
+    @figure
+    def step_time(self) -> Annotated[Mapping[str, Any] | None, As("time")]:
+        """The time of a step and what it costs, as in the document of a run."""
+        time = self.time
+        return time if time is None else {"rank": None, **plain(time), "price": self.expense}
 
 
 def rank_gpus(config: Config, recipe: Recipe, gpus: Iterable[Gpu]) -> tuple[GpuRow, ...]:

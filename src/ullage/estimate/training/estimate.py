@@ -12,7 +12,7 @@ import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from ullage.estimate.term import Interval, OwnedTerm, Parts
 from ullage.estimate.training.architectures import MODELS
@@ -35,6 +35,7 @@ from ullage.estimate.training.torch_version import NEWEST, choose_torch
 from ullage.estimate.training.totals import Moment, StepTotals
 from ullage.models.architecture import other_parts, text_part
 from ullage.models.config import COUNTED, Config
+from ullage.protocol.plain import As, Mark, figure
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
@@ -65,35 +66,52 @@ class TrainingEstimate(Parts):
         is_floor: activations are missing, because only the number of parameters is known.
     """
 
-    model: str
-    num_parameters: int
-    num_trainable: int
-    num_rank_parameters: int
+    model: Annotated[str, Mark.NO_KEY]
+    num_parameters: Annotated[int, Mark.NO_KEY]
+    num_trainable: Annotated[int, Mark.NO_KEY]
+    num_rank_parameters: Annotated[int, Mark.NO_KEY]
     recipe: Recipe
     gpu: str | None
-    gpu_name: str
+    gpu_name: Annotated[str, Mark.NO_KEY]
     capacity_bytes: int | None
     terms: tuple[OwnedTerm, ...]
-    peaks: Mapping[str, Moment]
-    allocated: Interval
+    peaks: Annotated[Mapping[str, Moment], As("phases")]
+    allocated: Annotated[Interval, Mark.NO_KEY]
     assumptions: tuple[str, ...]
-    log: Log = field(repr=False, compare=False)
-    torch: str
-    host: HostMemory = NOTHING
+    log: Annotated[Log, Mark.NO_KEY] = field(repr=False, compare=False)
+    torch: Annotated[str, Mark.NO_KEY]
+    host: Annotated[HostMemory, Mark.NO_KEY] = NOTHING
     work: int = 0
-    is_floor: bool = False
+    is_floor: Annotated[bool, Mark.NO_KEY] = False
 
-    @property
+    @figure
+    def sizes(self) -> Annotated[Mapping[str, int], Mark.FLAT]:
+        """The bytes of the GPU, of PyTorch's allocator, and of the host, with their bounds."""
+        host = self.host.memory
+        return {
+            "used_bytes": self.bytes,
+            "used_low_bytes": self.low_bytes,
+            "used_high_bytes": self.high_bytes,
+            "allocated_low_bytes": self.allocated.low,
+            "allocated_bytes": self.allocated.likely,
+            "allocated_high_bytes": self.allocated.high,
+            "host_bytes": host.likely,
+            "host_low_bytes": host.low,
+            "host_high_bytes": host.high,
+            "disk_bytes": self.host.disk_bytes,
+        }
+
+    @figure
     def peak(self) -> Moment:
         """The moment at which tensors take most."""
         return max(self.peaks.values(), key=lambda moment: moment.allocated_bytes)
 
-    @property
+    @figure
     def reserved_bytes(self) -> int:
         """The bytes of torch.cuda.max_memory_reserved(): all but the context and NCCL's."""
         return sum(term.bytes for term in self.terms if term.name not in OUTSIDE)
 
-    @property
+    @figure
     def headroom_bytes(self) -> int | None:
         """The bytes left of the GPU at the upper end; negative where it does not fit."""
         return None if self.capacity_bytes is None else self.capacity_bytes - self.high_bytes

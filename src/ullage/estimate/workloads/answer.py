@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from ullage.estimate.term import Parts, Term, Verdict
+from ullage.estimate.term import ESTIMATE_SCHEMA, Parts, Term, Verdict
+from ullage.protocol.plain import As, Mark, figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,12 @@ class Place(Parts):
     capacity_bytes: int | None
     terms: tuple[Term, ...]
 
+    @figure
+    def sizes(self) -> Annotated[Mapping[str, int], Mark.FLAT]:
+        """The bytes, with their bounds."""
+        low_bytes, high_bytes = self.low_bytes, self.high_bytes
+        return {"low_bytes": low_bytes, "bytes": self.bytes, "high_bytes": high_bytes}
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEstimate:
@@ -36,14 +44,21 @@ class WorkloadEstimate:
         assumptions: what the estimate assumes, each a sentence.
     """
 
+    SCHEMA: ClassVar[str] = ESTIMATE_SCHEMA
+
     kind: str
     subject: str
     gpu: str | None
     places: tuple[Place, ...]
-    figures: tuple[tuple[str, int, str], ...]
+    figures: Annotated[tuple[tuple[str, int, str], ...], Mark.NO_KEY]
     assumptions: tuple[str, ...]
 
-    @property
+    @figure
+    def figure_rows(self) -> Annotated[Sequence[Mapping[str, Any]], As("figures")]:
+        """The other numbers."""
+        return [dict(zip(("name", "value", "unit"), row, strict=True)) for row in self.figures]
+
+    @figure
     def verdict(self) -> Verdict | None:
         """The worst of the places' verdicts; None: no size is given."""
         return judge([place.verdict for place in self.places])

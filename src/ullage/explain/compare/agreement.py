@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import starmap
+from typing import Annotated
 
 from ullage.errors import SpecError
 from ullage.explain.compare.changes import Change, Moment
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.gpus.catalog import find_gpu
+from ullage.protocol.plain import As, figure
 from ullage.trace.category import Category
 from ullage.trace.model import DeviceTotals, Record
 
@@ -40,12 +42,12 @@ class Term:
         measured_bytes: None where the record does not tell.
     """
 
-    name: str
-    low_bytes: int
-    high_bytes: int
+    name: Annotated[str, As("term")]
+    low_bytes: Annotated[int, As("predicted_low_bytes")]
+    high_bytes: Annotated[int, As("predicted_high_bytes")]
     measured_bytes: int | None
 
-    @property
+    @figure
     def is_inside(self) -> bool | None:
         """True if the measured bytes lie in the interval; None where they are not known."""
         if self.measured_bytes is None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from ullage.explain.compare.differences import CHECKPOINTING, OPTIMIZER, Differe
 from ullage.explain.owners.ownership import code_of
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.rules.rule import Finding, Kind
+from ullage.protocol.plain import As, Mark
 from ullage.trace.model import Category, Int64Array, Record
 from ullage.units import KIB, format_bytes
 
@@ -83,7 +84,7 @@ class Cause:
     kind: CauseKind
     text: str
     changed_bytes: int = 0
-    code: str = ""
+    code: Annotated[str, As("rule"), Mark.NULL] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ullage.explain.owners.modules import merge_numbered, share_by_module
 from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.protocol.plain import As, figure
 from ullage.trace.model import Category
 from ullage.units import format_bytes
 
@@ -33,8 +34,8 @@ SAME_FACTOR = 0.02
 class Side:
     """The total size and number of the blocks of one site in one run."""
 
-    size_bytes: int
-    num_blocks: int
+    size_bytes: Annotated[int, As("bytes")]
+    num_blocks: Annotated[int, As("blocks")]
     lines: tuple[int, ...] = ()
 
 
@@ -54,7 +55,7 @@ class Change:
     after: Side
     looks_like: str = ""
 
-    @property
+    @figure
     def changed_bytes(self) -> int:
         """The change; positive if the second run has more."""
         return self.after.size_bytes - self.before.size_bytes
@@ -100,7 +101,7 @@ class ModuleChange:
     before_bytes: int
     after_bytes: int
 
-    @property
+    @figure
     def changed_bytes(self) -> int:
         """The change; positive if the second run has more."""
         return self.after_bytes - self.before_bytes

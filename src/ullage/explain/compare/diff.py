@@ -7,8 +7,9 @@ their causes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
+from ullage.protocol.plain import As, Mark, figure
+
+_MAX_SITES: Final = 12  # of a phase, in a document
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,14 @@ class PhaseChange:
     before_bytes: int
     after_bytes: int
     by_category: tuple[Change, ...]
-    by_site: tuple[Change, ...]
+    by_site: Annotated[tuple[Change, ...], Mark.NO_KEY]
 
-    @property
+    @figure
+    def largest_sites(self) -> Annotated[tuple[Change, ...], As("by_site")]:
+        """The sites that changed most."""
+        return self.by_site[:_MAX_SITES]
+
+    @figure
     def changed_bytes(self) -> int:
         """The change; positive if the second run has more."""
         return self.after_bytes - self.before_bytes
@@ -77,32 +86,44 @@ class DiffReport:
             ran out of memory": both are compared as far as that; empty: to the end.
     """
 
-    totals: tuple[Totals, Totals]
+    SCHEMA: ClassVar[str] = "ullage.diff/1"
+
+    totals: Annotated[tuple[Totals, Totals], Mark.NO_KEY]
     by_category: tuple[Change, ...]
-    sides: tuple[SnapshotReport, ...] = ()
-    before: DeviceSnapshot | None = None
-    after: DeviceSnapshot | None = None
-    findings: tuple[tuple[Finding, ...], tuple[Finding, ...]] = ((), ())
+    sides: Annotated[tuple[SnapshotReport, ...], Mark.NO_KEY] = ()
+    before: Annotated[DeviceSnapshot | None, Mark.NO_KEY] = None
+    after: Annotated[DeviceSnapshot | None, Mark.NO_KEY] = None
+    findings: Annotated[tuple[tuple[Finding, ...], tuple[Finding, ...]], Mark.NO_KEY] = ((), ())
     phases: tuple[PhaseChange, ...] = ()
     by_module: tuple[ModuleChange, ...] = ()
     by_site: tuple[Change, ...] = ()
     differences: tuple[Difference, ...] = ()
     causes: tuple[Cause, ...] = ()
-    is_known: bool = True
-    terms: tuple[Term, ...] = ()
-    until: str = ""
+    is_known: Annotated[bool, Mark.NO_KEY] = True
+    terms: Annotated[tuple[Term, ...], As("measured")] = ()
+    until: Annotated[str, As("compared_until"), Mark.NULL] = ""
 
-    @property
-    def changed_bytes(self) -> int:
+    @figure
+    def peaks(self) -> Annotated[Mapping[str, Totals], Mark.FLAT]:
+        """The peaks of both sides."""
+        return {"before": self.totals[0], "after": self.totals[1]}
+
+    @figure
+    def categories_are(self) -> str:
+        """How the owners are known."""
+        return "known" if self.is_known else "guessed"
+
+    @figure
+    def changed_bytes(self) -> Annotated[int, As("changed_allocated_bytes")]:
         """The change of the peak of allocated bytes."""
         return self.totals[1].peak_allocated_bytes - self.totals[0].peak_allocated_bytes
 
-    @property
+    @figure
     def changed_reserved_bytes(self) -> int:
         """The change of the peak of reserved bytes."""
         return self.totals[1].peak_reserved_bytes - self.totals[0].peak_reserved_bytes
 
-    @property
+    @figure
     def changed_outside_bytes(self) -> int | None:
         """The change of what is outside PyTorch's allocator; None where a side does not tell."""
         before, after = (side.outside_bytes for side in self.totals)

@@ -5,11 +5,13 @@ Sizes of one program are compared by the seconds of a token, at common costs (cl
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from ullage.clock.compare import Order, compare
 from ullage.clock.step_time import Interval
+from ullage.protocol.plain import As, Mark, Only, figure
 
 if TYPE_CHECKING:
     from ullage.explain.compare.sweep import Point, SweepReport
@@ -27,9 +29,14 @@ class Fastest:
     """
 
     gpu: str
-    point: Point
-    alike: tuple[Point, ...]
-    tokens_per_s: float
+    point: Annotated[Point, Only("setting.values"), As("values"), Mark.PAIRS]
+    alike: Annotated[tuple[Point, ...], Mark.NO_KEY]
+    tokens_per_s: Annotated[float, Mark.NULL]
+
+    @figure
+    def about_as_fast(self) -> Sequence[Mapping[str, str]]:
+        """The values of those that are about as fast."""
+        return [dict(point.setting.values) for point in self.alike]
 
 
 def find_fastest(report: SweepReport) -> tuple[Fastest, ...]:

@@ -8,16 +8,18 @@ value that fits, the smallest GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
+from ullage.protocol.plain import As, Mark, Only, figure
 
 if TYPE_CHECKING:
+    from ullage.explain.compare.fastest import Fastest
     from ullage.gpus.catalog import Gpu
 
 # A peak is the highest of several moments, which grow at different rates: a line is fitted through
@@ -31,16 +33,16 @@ _MAX_EXTRAPOLATION = 2
 class Setting:
     """The setting of one run of a sweep: a value for each variable, and the GPU."""
 
-    values: tuple[tuple[str, str], ...]
-    gpu: Gpu
+    values: Annotated[tuple[tuple[str, str], ...], Mark.PAIRS]
+    gpu: Annotated[Gpu, Only("slug")]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """One run of a sweep."""
 
-    setting: Setting
-    report: RunReport
+    setting: Annotated[Setting, Mark.FLAT]
+    report: Annotated[RunReport, As("run")]
 
     @property
     def allocated_bytes(self) -> int:
@@ -89,12 +91,12 @@ class Line:
     """
 
     variable: str
-    held: tuple[tuple[str, str], ...]
+    held: Annotated[tuple[tuple[str, str], ...], Mark.PAIRS]
     gpu: str
     fixed_bytes: int
     bytes_per_unit: int
     from_value: float
-    num_points: int
+    num_points: Annotated[int, As("num_runs")]
     deviation_bytes: int
     forecast: int | None
     is_forecast_capped: bool = False
@@ -116,17 +118,19 @@ class SweepReport:
         wall_s: the duration of the whole sweep.
     """
 
-    template: tuple[str, ...]
-    variables: tuple[tuple[str, tuple[str, ...]], ...]
-    gpus: tuple[Gpu, ...]
-    is_unlimited: bool
-    points: tuple[Point, ...]
+    SCHEMA: ClassVar[str] = "ullage.sweep/1"
+
+    template: Annotated[tuple[str, ...], As("program")]
+    variables: Annotated[tuple[tuple[str, tuple[str, ...]], ...], Mark.PAIRS]
+    gpus: Annotated[tuple[Gpu, ...], Only("slug")]
+    is_unlimited: Annotated[bool, Mark.NO_KEY]
+    points: Annotated[tuple[Point, ...], As("runs")]
     lines: tuple[Line, ...]
-    fresh_because: str
+    fresh_because: Annotated[str, Mark.NULL]
     wall_s: float
     was_interrupted: bool
 
-    @property
+    @figure
     def exit_code(self) -> ExitCode:
         """0 if any run fits, 1 if none does, 3 if a program failed for a reason of its own."""
         if self.was_interrupted:
@@ -136,7 +140,19 @@ class SweepReport:
             return ExitCode.PROGRAM_FAILED
         return ExitCode.FINE if Verdict.FITS in verdicts else ExitCode.ANSWER_IS_NO
 
-    @property
+    @figure
+    def largest_values(self) -> Annotated[Mapping[str, Any], As("largest")]:
+        """The values of the largest settings that fit, by GPU."""
+        return {gpu.slug: [dict(each) for each in self.largest(gpu.slug)] for gpu in self.gpus}
+
+    @figure
+    def fastest(self) -> tuple[Fastest, ...]:
+        """The fastest run on each GPU, where two or more that fit were timed."""
+        from ullage.explain.compare.fastest import find_fastest
+
+        return find_fastest(self)
+
+    @figure
     def smallest_gpu(self) -> str | None:
         """The GPU, of several, with the least memory on which every run fits."""
         if len(self.gpus) < 2:

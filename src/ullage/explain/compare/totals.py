@@ -7,17 +7,20 @@ compared.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated
 
 from ullage.errors import SnapshotError
 from ullage.parsing import parse_json, read_bounded
+from ullage.protocol.plain import Mark
 from ullage.trace.model import Category
 
 _OUTSIDE = ("context_bytes", "non_torch_bytes", "other_processes_bytes")
 
 
-class Totals(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Totals:
     """The peak of a run, on the device where it is highest.
 
     Attributes:
@@ -33,7 +36,7 @@ class Totals(NamedTuple):
     peak_reserved_bytes: int
     outside_bytes: int | None
     num_events: int | None
-    by_category: Mapping[Category, int]
+    by_category: Annotated[Mapping[Category, int], Mark.NO_KEY]
 
 
 def read_document(path: Path) -> Path | Totals:

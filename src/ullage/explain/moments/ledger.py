@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
+from ullage.explain.owners.modules import ModuleShare
+from ullage.protocol.plain import As, Mark
 from ullage.trace.model import Category
 
 
@@ -21,8 +24,8 @@ class Ownership:
     """
 
     position: int
-    allocated_bytes: int
-    by_category: Mapping[Category, int]
+    allocated_bytes: Annotated[int, Mark.NO_KEY]
+    by_category: Annotated[Mapping[Category, int], As("owners")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +41,22 @@ class Ledger:
         others_bytes: the bytes of the run's other processes, as in `DeviceTotals`.
         total_bytes: the memory of the device.
         free_bytes: the remaining bytes; negative where the device is too small.
+        modules: the allocated bytes by module.
     """
 
-    owners: Ownership
+    owners: Annotated[Ownership, Mark.FLAT]
     cache_bytes: int
     context_bytes: int
     non_torch_bytes: int
-    others_bytes: int
+    others_bytes: Annotated[int, As("other_processes_bytes")]
     total_bytes: int
     free_bytes: int
+    modules: tuple[ModuleShare, ...]
 
 
 def balance(
     owners: Ownership,
+    modules: tuple[ModuleShare, ...],
     *,
     reserved_bytes: int,
     context_bytes: int,
@@ -61,6 +67,7 @@ def balance(
     """Returns the ledger of a device on which the allocator reserved `reserved_bytes`."""
     return Ledger(
         owners=owners,
+        modules=modules,
         cache_bytes=reserved_bytes - owners.allocated_bytes,
         context_bytes=context_bytes,
         non_torch_bytes=non_torch_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ullage.explain.moments.evaluations import (
     find_rounds_of_marks,
 )
 from ullage.explain.moments.levels import Levels, highest_between
+from ullage.protocol.plain import As, Mark
 from ullage.trace.blocks import NEVER
 from ullage.trace.model import Int64Array, MarkKind, Record
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class Peak(NamedTuple):
     """The peaks of allocated and reserved memory over part of the program, in bytes."""
 
-    allocated_bytes: int
-    reserved_bytes: int
+    allocated_bytes: Annotated[int, As("peak_allocated_bytes")]
+    reserved_bytes: Annotated[int, As("peak_reserved_bytes")]
 
 
 # The phases that reports name: the loss belongs to forward, clipping to backward.
@@ -61,12 +62,12 @@ class StepPeak:
     """
 
     index: int
-    peak: Peak
-    phases: Mapping[str, Peak]
+    peak: Annotated[Peak, Mark.FLAT]
+    phases: Annotated[Mapping[str, Peak], Mark.NAMED]
     is_complete: bool
-    inputs: tuple[tuple[tuple[int, ...], ...], ...] = ()
-    follows_evaluation: bool = False
-    roots: frozenset[int | None] = frozenset()
+    inputs: Annotated[tuple[tuple[tuple[int, ...], ...], ...], Mark.NO_KEY] = ()
+    follows_evaluation: Annotated[bool, Mark.NO_KEY] = False
+    roots: Annotated[frozenset[int | None], Mark.NO_KEY] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class EvaluationPeak:
 
     before_step: int
     num_forwards: int
-    peak: Peak
+    peak: Annotated[Peak, Mark.FLAT]
 
 
 def counted_steps(measured: Measured) -> tuple[StepPeak, ...]:

@@ -11,11 +11,13 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from ullage.explain.owners.ownership import CLAIM_ORDER
+from ullage.protocol.plain import As, Mark
 from ullage.trace.blocks import Blocks, find_blocks
 from ullage.trace.model import Category, Claims, Int32Array, Int64Array, Record
 
@@ -53,8 +55,8 @@ class ModuleShare:
     """
 
     path: str | None
-    num_modules: int
-    size_bytes: int
+    num_modules: Annotated[int, Mark.NO_KEY]
+    size_bytes: Annotated[int, As("bytes")]
 
 
 def attribute_modules(record: Record, blocks: Blocks) -> ModuleOwners:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from ullage.explain.rules.case import Case
 from ullage.explain.trial import MakesItFit, Relief, Trial
+from ullage.protocol.plain import As, Mark
 from ullage.trace.snapshot import Int64Array
 
 
@@ -62,13 +64,13 @@ class Rule:
     code: str
     title: str
     kind: Kind
-    meaning: str
-    evidence: str
+    meaning: Annotated[str, Mark.NO_KEY]
+    evidence: Annotated[str, Mark.NO_KEY]
     cost: str
-    change: str
-    find: Callable[[Case], Iterator[Found]] = field(repr=False)
-    is_general: bool = False
-    is_last: bool = False
+    change: Annotated[str, Mark.NO_KEY]
+    find: Annotated[Callable[[Case], Iterator[Found]], Mark.NO_KEY] = field(repr=False)
+    is_general: Annotated[bool, Mark.NO_KEY] = False
+    is_last: Annotated[bool, Mark.NO_KEY] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +82,17 @@ class Finding:
         trial: whether its change makes the program fit; None: this was not tried.
     """
 
-    rule: Rule
+    rule: Annotated[Rule, Mark.FLAT]
     device: int
     what: str
     evidence: tuple[str, ...]
     gain_bytes: int
     change: str
     is_guess: bool
-    is_fatal: bool = False
-    blocks: Int64Array | None = field(default=None, repr=False)
-    relief: Relief | None = field(default=None, repr=False)
-    trial: Trial | None = None
+    is_fatal: Annotated[bool, Mark.NO_KEY] = False
+    blocks: Annotated[Int64Array | None, Mark.NO_KEY] = field(default=None, repr=False)
+    relief: Annotated[Relief | None, Mark.NO_KEY] = field(default=None, repr=False)
+    trial: Annotated[Trial | None, As("tried")] = None
 
     def is_said(self, answer: MakesItFit) -> bool:
         """True if this came of trying its change."""

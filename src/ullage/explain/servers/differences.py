@@ -10,12 +10,13 @@ engine prints; what rounding and unprinted parts leave is a cause of its own, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Annotated, Final
 
 from ullage.errors import SpecError
 from ullage.explain.servers.start import ServerStart
+from ullage.protocol.plain import As, Mark, figure
 
 NOT_PRINTED: Final = "not printed"
 ROUNDING: Final = "rounding of the printed sizes"
@@ -48,7 +49,8 @@ _TOKEN: Final = frozenset({"kv_cache_dtype", "dtype", "tensor_parallel_size", "t
 _SAME_GRAINS: Final = 1.5
 
 
-class StartCause(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StartCause:
     """A part of the change.
 
     Attributes:
@@ -78,14 +80,19 @@ class StartChange:
     before: ServerStart
     after: ServerStart
     causes: tuple[StartCause, ...]
-    options: tuple[tuple[str, str, str], ...]
+    options: Annotated[tuple[tuple[str, str, str], ...], Mark.NO_KEY]
 
-    @property
+    @figure
+    def option_rows(self) -> Annotated[Sequence[Mapping[str, str]], As("options")]:
+        """The options that differ."""
+        return [dict(zip(("name", "before", "after"), row, strict=True)) for row in self.options]
+
+    @figure
     def tokens(self) -> int:
         """The change of the cache's tokens."""
         return (self.after.tokens or 0) - (self.before.tokens or 0)
 
-    @property
+    @figure
     def named_frac(self) -> float:
         """The share of all changes that an option, the version or the GPU explains; 1 where nothing
         changed. Rounding is no such reason.

@@ -11,8 +11,8 @@ not a figure of the log; with the model's configuration it follows from the clos
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving import estimate_serving
@@ -32,7 +32,8 @@ _SAME_MEMORY: Final = 0.03
 _16_BITS: Final = ("auto", "bfloat16", "float16", "torch.bfloat16", "torch.float16", "None")
 
 
-class Lever(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lever:
     """A change, and what it does to the cache of one GPU.
 
     Attributes:

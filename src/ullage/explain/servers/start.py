@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
+
+from ullage.protocol.plain import figure
 
 SHARE: Final = "gpu_memory_utilization"
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Failure:
     """Why a server did not start, or stopped.
 
     Attributes:
@@ -28,8 +31,9 @@ class Failure(NamedTuple):
     remedies: tuple[str, ...]
 
 
-class Load(NamedTuple):
-    """The load of requests on a page of metrics; None: the page does not say.
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a page of metrics says of the requests; None: it does not.
 
     Attributes:
         usage_frac: of the cache.
@@ -110,7 +114,7 @@ class ServerStart:
     load: Load | None = None
     grain_bytes: int = 0
 
-    @property
+    @figure
     def token_bytes(self) -> float | None:
         """Bytes of the cache for one token, as the engine counts tokens."""
         if not self.cache_bytes or not self.tokens or self.cache_bytes < 0:
@@ -122,13 +126,14 @@ class ServerStart:
         """True if the number of blocks was given, so that the tokens are not what memory allows."""
         return self.options.get("num_gpu_blocks_override", "None") != "None"
 
-    @property
+    @figure
     def parts(self) -> tuple[Part, ...]:
         """Where the memory went; of the whole device, where its size was printed."""
         return tuple(parts_of(self))
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Part:
     """A part of the device.
 
     Attributes:

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from ullage.protocol.plain import As
 from ullage.trace.model import Int64Array
 
 # This many equal modules are enough blocks: their parts are not searched for smaller ones.
@@ -35,7 +37,7 @@ class Block:
     """
 
     path: str
-    kind: str
+    kind: Annotated[str, As("class")]
 
 
 def find_blocks(kinds: Mapping[str, str], kept_bytes: Mapping[str, int]) -> tuple[Block, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ullage.clock.step_time import Interval
 from ullage.explain.run import RunReport
 from ullage.plan.costs.blocks import Block, block_of_module
+from ullage.protocol.plain import As, Mark
 from ullage.trace.model import Int64Array
 
 # Where a technique leaves the work unchanged, such as a setting of the allocator, a smaller share
@@ -23,11 +24,12 @@ from ullage.trace.model import Int64Array
 _SAME = 1e-3
 
 
-class Timed(NamedTuple):
-    """The times of a run: its last step, and the tokens of it; 0: not known."""
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What the clock says of a run: its last step, and the tokens of it; 0: not known."""
 
-    step: Interval
-    num_tokens: int
+    step: Annotated[Interval, As("step_s")]
+    num_tokens: Annotated[int, As("tokens_per_step"), Mark.NULL]
 
     def times(self, num: int) -> Timed:
         """The time of several such steps, which together do what one of another program does."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated, Any, ClassVar
 
 from ullage.clock.compare import Order, compare
 from ullage.clock.step_time import Interval
@@ -27,7 +28,9 @@ from ullage.plan.menu import Actions
 from ullage.plan.outcomes import judge
 from ullage.plan.proposals import Rung
 from ullage.plan.sizes.sizes import FIRST, Sizes, from_line
+from ullage.protocol.plain import As, Mark, Only, figure
 from ullage.runs.search import search
+from ullage.techniques.catalog import semantics_of
 from ullage.techniques.plan import Plan
 from ullage.techniques.technique import Semantics
 
@@ -67,12 +70,17 @@ class Answer:
     name: str
     actions: Actions
     size: int
-    seen: Seen
+    seen: Annotated[Seen, Mark.FLAT]
     beyond: int | None
-    why_not: str
-    step_s: float = 0.0
-    plan: Plan | None = None
-    time: Timed | None = None
+    why_not: Annotated[str, Mark.NULL]
+    step_s: Annotated[float, Mark.NULL] = 0.0
+    plan: Annotated[Plan | None, Mark.NO_KEY] = None
+    time: Annotated[Timed | None, Only("step"), As("step_interval_s")] = None
+
+    @figure
+    def semantics(self) -> Semantics:
+        """The change of the training's results."""
+        return semantics_of(self.actions)
 
     @property
     def unit(self) -> Interval | None:
@@ -81,13 +89,13 @@ class Answer:
             return None
         return Interval(*(seconds / self.size for seconds in self.time.step))
 
-    @property
-    def tokens_per_s(self) -> float:
+    @figure
+    def tokens_per_s(self) -> Annotated[float, Mark.NULL]:
         """Tokens a second by the clock; 0: not known."""
         return 0.0 if self.time is None else self.time.num_tokens / self.time.step.s
 
-    @property
-    def unit_s(self) -> float:
+    @figure
+    def unit_s(self) -> Annotated[float, Mark.NULL]:
         """Seconds per unit of the size, such as a sample of a batch."""
         return self.step_s / self.size
 
@@ -112,13 +120,18 @@ class SizedReport:
     program: tuple[str, ...]
     variable: str
     torch: str
-    gpu: Gpu
+    gpu: Annotated[Gpu, Only("slug")]
     budget_bytes: int
     left_out: Mapping[str, str]
-    failure: str
+    failure: Annotated[str, Mark.NULL]
     warnings: tuple[str, ...]
     num_runs: int = 0
     wall_s: float = 0.0
+
+    @figure
+    def total_bytes(self) -> int:
+        """The memory of the device."""
+        return self.gpu.total_bytes
 
 
 class SizedSearch:
@@ -158,20 +171,35 @@ class LargestReport(SizedReport):
             first.
     """
 
-    step: int
-    as_it_is: Answer | None
+    SCHEMA: ClassVar[str] = "ullage.api.largest/1"
+
+    step: Annotated[int, As("multiple_of")]
+    as_it_is: Annotated[Answer | None, Only("size")]
     answers: tuple[Answer, ...]
+
+    @figure
+    def largest(self) -> Annotated[Mapping[str, Any], Mark.FLAT]:
+        """The largest size, and the plan that it needs."""
+        best = self.best
+        if best is None:
+            return {"largest": None, "plan": None}
+        return {"largest": best.size, "plan": best.plan}
 
     @property
     def best(self) -> Answer | None:
         """The largest size, the fastest of several; None: nothing fits."""
         return self.answers[0] if self.answers else None
 
-    @property
-    def fastest(self) -> Answer | None:
+    @figure
+    def fastest(self) -> Annotated[Answer | None, Only("name"), As("fastest_per_unit")]:
         """The answer with the least time per unit; None: not known."""
         timed = [answer for answer in self.answers if answer.step_s > 0]
         return min(timed, key=lambda answer: answer.unit_s, default=None)
+
+    @figure
+    def as_fast_per_unit(self) -> tuple[str, ...]:
+        """The names of the plans that are about as fast."""
+        return tuple(answer.name for answer in self.as_fast)
 
     @property
     def as_fast(self) -> tuple[Answer, ...]:
@@ -187,7 +215,7 @@ class LargestReport(SizedReport):
             and compare(answer.unit, fastest.unit).order is not Order.SLOWER
         )
 
-    @property
+    @figure
     def exit_code(self) -> ExitCode:
         """The exit code of the command line."""
         if self.failure:

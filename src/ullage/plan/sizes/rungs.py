@@ -24,6 +24,7 @@ from ullage.plan.menu import Actions
 from ullage.plan.outcomes import judge
 from ullage.plan.replays import Replays
 from ullage.plan.sizes.largest import SizedReport, SizedRunner, SizedSearch
+from ullage.protocol.plain import figure
 from ullage.runs.search import search
 from ullage.techniques.ladder_file import RUNGS, Proof, ProvedRung
 from ullage.techniques.technique import Semantics
@@ -48,7 +49,7 @@ class LadderReport(SizedReport):
         """The largest size that a rung is proved to fit; 0: none is."""
         return max((rung.proved_to for rung in self.rungs), default=0)
 
-    @property
+    @figure
     def exit_code(self) -> ExitCode:
         """The exit code of the command line: 0 if a rung fits the largest size."""
         if self.failure:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.plan.costs.measure import Runner, RunRequest
+from ullage.protocol.plain import As
 from ullage.techniques.plan import Plan
 
 # Other GPU generations use other kernels, with other workspaces. A GPU with less than this share of
@@ -30,7 +32,7 @@ class Smallest:
 
     gpu: str
     name: str
-    used_bytes: int
+    used_bytes: Annotated[int, As("peak_used_bytes")]
     total_bytes: int
     too_small: Mapping[str, str]
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ullage.gate.compare import Changed, Comparison, Judgement
+from ullage.gate.compare import Comparison, Judgement
 from ullage.gate.lock import Entry, Key
 from ullage.gate.reasons import name_place
 from ullage.gate.verdicts import Judged, exit_code_of
+from ullage.protocol.plain import document_of, plain
 from ullage.report.document.fields import Document
 
 if TYPE_CHECKING:
@@ -26,24 +27,13 @@ def check_document(view: CheckView) -> Document:
         "schema": CHECK_SCHEMA,
         "configuration": view.path.name,
         "exit_code": int(exit_code_of(view.judged)),
-        "scenarios": [case_document(view, judged) for judged in view.judged],
+        "scenarios": [_case(view, judged) for judged in view.judged],
     }
 
 
-def case_document(view: CheckView, judged: Judged) -> Document:
-    """The document of one case."""
+def _case(view: CheckView, judged: Judged) -> Document:
     return {
-        "name": judged.name,
-        "scenario": judged.scenario.name,
-        "line": judged.scenario.line,
-        "state": judged.state.value,
-        "reason": judged.reason,
-        "takes_less": judged.is_less,
-        "is_cached": judged.is_kept,
-        "wall_s": round(judged.wall_s, 3),
-        "warnings": list(judged.warnings),
-        "output": judged.output,
-        "missing": list(judged.missing),
+        **document_of(judged),
         "devices": [_device(view, judged, comparison) for comparison in judged.comparisons],
     }
 
@@ -64,9 +54,11 @@ def _device(view: CheckView, judged: Judged, comparison: Comparison) -> Document
             }
             for judgement in comparison.judgements
         ],
-        "by_category": [_changed(row) for row in changes.categories],
-        "by_module": [_changed(row) for row in changes.modules],
-        "by_place": [_changed(row) | {"where": name_place(row, lines)} for row in changes.places],
+        "by_category": plain(changes.categories),
+        "by_module": plain(changes.modules),
+        "by_place": [
+            document_of(row) | {"where": name_place(row, lines)} for row in changes.places
+        ],
         "differs": [
             {"name": name, "before": before, "after": after} for name, before, after in changes.keys
         ],
@@ -104,12 +96,3 @@ def entry_document(entry: Entry) -> Document:
 def _key(key: Key) -> Document:
     """The conditions; the engine is there where it is a server's."""
     return {name: text for name, text in asdict(key).items() if text or name != "engine"}
-
-
-def _changed(row: Changed) -> Document:
-    return {
-        "name": row.name,
-        "before_bytes": row.before_bytes,
-        "after_bytes": row.after_bytes,
-        "changed_bytes": row.changed_bytes,
-    }

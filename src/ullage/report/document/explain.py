@@ -5,18 +5,16 @@ json.dumps(explain_document(view), indent=2)
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 
+from ullage.explain.pressure import find_pressure
 from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.case import Case, category_of, make_case
 from ullage.explain.snapshot import DeviceSnapshot
+from ullage.protocol.plain import document_of, plain
 from ullage.report.document.explain_recorded import recorded_document
 from ullage.report.document.explain_series import series_document
 from ullage.report.document.fields import Document
-from ullage.report.document.findings import finding_document
-from ullage.report.document.pressure import pressure_document
 from ullage.report.text.explain import explain_line
 from ullage.report.text.explain_parts import describe_device
 from ullage.report.views import ExplainView
@@ -30,7 +28,6 @@ def explain_document(view: ExplainView) -> Document:
     """The document: the contents of the text report, with complete tables."""
     report = view.report
     record = report.record
-    pressure = None if record is None else pressure_document(record.measured)
     return {
         "schema": EXPLAIN_SCHEMA,
         "file": view.path,
@@ -42,9 +39,9 @@ def explain_document(view: ExplainView) -> Document:
         "contradictions": list(report.contradictions),
         "unknown": dict(report.snapshot.unknown),
         "remark": report.record_remark or None,
-        "findings": [finding_document(finding) for finding in view.findings],
+        "findings": plain(view.findings),
         "devices": [_device(view, device) for device in report.devices],
-        **({} if pressure is None else {"pressure": pressure}),
+        **plain(find_pressure(record) or {}),
     }  # fmt: skip
 
 
@@ -60,16 +57,9 @@ def _device(view: ExplainView, device: DeviceSnapshot) -> Document:
             **_moment(case, device.peak_event),
             "allocated_bytes": device.peak_allocated_bytes,
             "requested_bytes": int(blocks.requested_bytes[case.is_live].sum()),
-            "by_category": {c.value: size for c, size in device.owners_at_peak.items()},
-            "by_site": [
-                {"site": share.site, "category": share.category.value,
-                 "num_blocks": share.num_blocks, "bytes": share.size_bytes}
-                for share in device.sites_at_peak[:_MAX_SITES]
-            ],
-            "by_module": [
-                {"path": share.path, "bytes": share.size_bytes}
-                for share in device.modules_at_peak
-            ],
+            "by_category": plain(device.owners_at_peak),
+            "by_site": plain(device.sites_at_peak[:_MAX_SITES]),
+            "by_module": plain(device.modules_at_peak),
             "brief_bytes": 0 if device.spike is None else device.spike.size_bytes,
             "without_brief_bytes": device.peak_allocated_bytes if device.spike is None
             else device.spike.lower_peak_bytes,
@@ -78,8 +68,12 @@ def _device(view: ExplainView, device: DeviceSnapshot) -> Document:
         "steps": _steps(case),
         "recorded": recorded_document(case),
         "timeline": series_document(case),
-        "out_of_memory": _shortage(device),
-        "whole_device": _whole_device(device),
+        "out_of_memory": plain(device.shortage),
+        # From nvidia-smi's figures down to the requested bytes; null if the file has no figure.
+        "whole_device": {
+            "name": None if device.totals is None else device.totals.name,
+            **document_of(reconcile(device.fragmentation, device.totals)),
+        },
     }  # fmt: skip
 
 
@@ -87,14 +81,7 @@ def _reserved(case: Case, request_bytes: int | None) -> Document:
     lay = case.device.fragmentation
     return {
         **_moment(case, lay.event),
-        "reserved_bytes": lay.reserved_bytes,
-        "requested_bytes": lay.requested_bytes,
-        "rounding_bytes": lay.allocated_bytes - lay.requested_bytes,
-        "cache_bytes": lay.empty_bytes,
-        "hole_bytes": lay.hole_bytes,
-        "private_free_bytes": lay.private_free_bytes,
-        "private_bytes": lay.private_bytes,
-        "largest_free_bytes": lay.largest_free_bytes,
+        **document_of(lay),
         "pinned": [
             {"address": segment.address, "bytes": segment.size_bytes,
              "live_bytes": segment.live_bytes,
@@ -145,25 +132,3 @@ def _steps(case: Case) -> Document:
             for growth in device.growth
         ],
     }  # fmt: skip
-
-
-def _shortage(device: DeviceSnapshot) -> Document | None:
-    shortage = device.shortage
-    if shortage is None:
-        return None
-    return {
-        **asdict(shortage),
-        "cause": shortage.cause.value,
-        "missing_bytes": shortage.missing_bytes,
-    }
-
-
-def _whole_device(device: DeviceSnapshot) -> Document:
-    """From nvidia-smi's figures down to the requested bytes; null if the file has no figure."""
-    lines = reconcile(device.fragmentation, device.totals)
-    return {
-        "name": None if device.totals is None else device.totals.name,
-        **asdict(lines),
-        "reserved_bytes": lines.reserved_bytes,
-        "process_bytes": lines.process_bytes,
-    }

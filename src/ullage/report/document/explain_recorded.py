@@ -6,6 +6,7 @@ from ullage.explain.owners.dead_weight import DeadWeight
 from ullage.explain.rules.case import Case, category_of
 from ullage.explain.rules.lives import when_used
 from ullage.explain.transfers import Transfers
+from ullage.protocol.plain import document_of
 from ullage.report.document.fields import Document
 from ullage.report.module_names import name_module
 
@@ -24,8 +25,7 @@ def recorded_document(case: Case) -> Document | None:
         else [_transfer(case, copies) for copies in transfers],
         "pinned_bytes": None if pinned is None else pinned.size_bytes.tolist(),
         "tokens": None if tokens is None else {
-            "token_bytes": tokens.token_bytes, "cache_bytes": tokens.cache_bytes,
-            "num_tokens": tokens.num_tokens, "is_replaced": tokens.is_replaced,
+            **document_of(tokens),
             "sites": [case.report.sites.names[site] for site in tokens.sites],
         },
     }  # fmt: skip
@@ -56,11 +56,6 @@ def _dead(case: Case, dead: DeadWeight) -> Document:
 def _transfer(case: Case, transfers: Transfers) -> Document:
     return {
         "to": "device" if transfers.is_to_device else "host",
-        "is_pinned": transfers.is_pinned,
-        "is_waited_for": transfers.is_waited_for,
-        "is_beside": transfers.is_beside,
-        "num_copies": transfers.num_copies,
-        "num_steps": transfers.num_steps,
-        "step_bytes": transfers.step_bytes,
+        **document_of(transfers),
         "sites": sorted({case.site(block) for block in transfers.blocks}),
     }

@@ -12,6 +12,7 @@ from ullage.gpus import EstimateOnlyGpu, Gpu, sources_of
 from ullage.gpus.gpu import Entry
 from ullage.gpus.levels import memory_levels
 from ullage.gpus.measured_memory import stored_memory
+from ullage.protocol.plain import document_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dic
         "schema": SCHEMA,
         "gpus": [
             {
-                **_plain(gpu),
+                **_sourced(gpu),
                 "basis": {
                     "total_bytes": name_basis(is_exact=gpu.is_total_exact),
                     "context_bytes": name_basis(is_exact=False),
@@ -43,7 +44,7 @@ def gpus_document(gpus: Sequence[Gpu], others: Sequence[EstimateOnlyGpu]) -> dic
             }
             for gpu in gpus
         ],
-        "estimate_only": [_plain(other) for other in others],
+        "estimate_only": [_sourced(other) for other in others],
         "sources": {
             key: {"title": s.title, "url": s.url, "opened": s.is_opened}
             for key, s in sources.items()
@@ -57,13 +58,9 @@ def _measured(gpu: Gpu) -> dict[str, Any] | None:
     return None if memory is None else {k: v for k, v in asdict(memory).items() if k != "gpu"}
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
-    """Converts a record to JSON values, with the sources of its figures."""
-    return {
-        **{name: value for name, value in asdict(entry).items() if name != "measured"},
-        "segment": entry.segment.value,
-        "sources": {k: [source.id for source in v] for k, v in sources_of(entry).items()},
-    }
+def _sourced(entry: Entry) -> dict[str, Any]:
+    sources = {name: [source.id for source in group] for name, group in sources_of(entry).items()}
+    return {**document_of(entry), "sources": sources}
 
 
 def list_sources(entry: Entry) -> list[Source]:

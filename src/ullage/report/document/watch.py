@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ullage.protocol.plain import document_of
 from ullage.watch.alerts.board import Alerts
-from ullage.watch.sample_json import sample_to_document, sample_to_line
+from ullage.watch.sample_json import sample_to_line
 from ullage.watch.view import JobView, View
 
 
@@ -15,7 +16,7 @@ def watch_document(machine: View, alerts: Alerts) -> dict[str, Any]:
     processes share it ("none", "time-slicing", "mps", "mps+time-slicing", "mig"); and "alerts": the
     incidents that are not over (schema "ullage.alert/1"), the newest first.
     """
-    return {**sample_to_document(machine.sample), **_more(machine, alerts)}
+    return {**document_of(machine.sample), **_more(machine, alerts)}
 
 
 def watch_line(machine: View, alerts: Alerts) -> str:

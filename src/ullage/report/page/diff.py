@@ -5,7 +5,7 @@ from __future__ import annotations
 from ullage.answers.html import render_page
 from ullage.errors import SpecError
 from ullage.explain.compare.diff import DiffReport
-from ullage.report.document.diff import diff_document
+from ullage.protocol.plain import document_of
 from ullage.report.page.explain import make_page
 from ullage.report.page.payload import map_of
 from ullage.report.text.diff import diff_blocks
@@ -24,4 +24,4 @@ def render_diff_page(report: DiffReport, paths: tuple[str, str]) -> str:
         )
     )
     blocks = [*diff_blocks(report), map_of(before, after, is_comparison=True)]
-    return render_page(f"{before.title} and {after.title}", blocks, diff_document(report))
+    return render_page(f"{before.title} and {after.title}", blocks, document_of(report))

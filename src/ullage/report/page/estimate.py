@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ullage.answers.html import render_page
 from ullage.estimate.training.answer import Answer
-from ullage.report.document.estimate import estimate_document
+from ullage.protocol.plain import document_of
 from ullage.report.page.explain import make_pages
 from ullage.report.page.payload import map_of
 from ullage.report.text.estimate import estimate_blocks
@@ -17,4 +17,4 @@ def render_estimate_page(answer: Answer, view: ExplainView) -> str:
     view: its log, explained.
     """
     blocks = [*estimate_blocks(answer), map_of(*make_pages(view))]
-    return render_page(answer.estimate.model, blocks, estimate_document(answer))
+    return render_page(answer.estimate.model, blocks, document_of(answer))

@@ -12,7 +12,7 @@ from ullage.explain.remedies import derive_trials
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.run import Process, RunReport
 from ullage.explain.snapshot import explain_snapshot
-from ullage.report.document.run import run_document
+from ullage.protocol.plain import document_of
 from ullage.report.page.explain import make_pages
 from ullage.report.page.payload import SnapshotPage, map_of
 from ullage.report.page.time import StepPage
@@ -39,7 +39,7 @@ def render_run_page(report: RunReport) -> str:
         pages = [replace(page, capacity=None) for page in pages]
     program = report.program.argv
     title = " ".join((Path(program[0]).name, *program[1:])) if program else "run"
-    return render_page(title, [*run_blocks(report), map_of(*pages)], run_document(report))
+    return render_page(title, [*run_blocks(report), map_of(*pages)], document_of(report))
 
 
 def _make_pages(process: Process, *, is_only: bool) -> list[SnapshotPage]:

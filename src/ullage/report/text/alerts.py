@@ -7,7 +7,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.text import Text
 
@@ -15,9 +15,6 @@ from ullage.printable import printable
 from ullage.report.text.watch_parts import say_duration
 from ullage.watch.alerts.event import Change, Event
 from ullage.watch.alerts.rule import Severity
-
-if TYPE_CHECKING:
-    from ullage.report.document.alerts import Replayed
 
 _NEW_S: Final = 60.0
 _DAY_S: Final = 86_400.0
@@ -34,18 +31,15 @@ def alert_line(event: Event) -> str:
     return printable(event.line())
 
 
-def alerts_line(replayed: Replayed) -> str:
-    """The sum: how many alerts, over how long a time."""
-    count = sum(event.change is Change.RAISED for event in replayed.events)
+def render_alerts(
+    events: Sequence[Event], num_raised: int, seconds: float, num_samples: int
+) -> str:
+    """All events of a recording, and the sum: how many alerts, over how long a time."""
+    count = sum(event.change is Change.RAISED for event in events)
     number = {0: "no alert", 1: "1 alert"}.get(count, f"{count} alerts")
-    span = say_duration(replayed.last_s - replayed.first_s)
-    still = f", {len(replayed.raised)} of them not over at its end" if replayed.raised else ""
-    return f"{number} in {span} ({replayed.num_samples} samples){still}"
-
-
-def render_alerts(replayed: Replayed) -> str:
-    """All events and the sum."""
-    return "\n".join([*map(alert_line, replayed.events), alerts_line(replayed)])
+    still = f", {num_raised} of them not over at its end" if num_raised else ""
+    total = f"{number} in {say_duration(seconds)} ({num_samples} samples){still}"
+    return "\n".join([*map(alert_line, events), total])
 
 
 def active_rows(active: Sequence[Event], now_s: float, width: int, room: int) -> list[Text]:

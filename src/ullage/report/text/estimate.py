@@ -7,14 +7,13 @@ from itertools import groupby
 from typing import Final
 
 from ullage.answers import block_kinds as b
-from ullage.estimate.term import OwnedTerm
+from ullage.estimate.term import OwnedTerm, Verdict
 from ullage.estimate.training.answer import Answer, GpuRow, Knob, Largest
 from ullage.estimate.training.estimate import TrainingEstimate
 from ullage.estimate.training.infinity import HostMemory
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.recipe import Recipe
 from ullage.gpus.catalog import label
-from ullage.report.document.estimate import name_verdict
 from ullage.report.palette import CACHE_LOOK, CATEGORY_LOOKS, CONTEXT_LOOK, FREE_LOOK, Look
 from ullage.report.text.terms import terms_table
 from ullage.trace.category import Category
@@ -32,7 +31,7 @@ def estimate_line(answer: Answer) -> str:
 
 def _headline(estimate: TrainingEstimate) -> b.Headline:
     between = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
-    verdict = name_verdict(estimate)
+    verdict = estimate.verdict
     if verdict is None and estimate.is_floor:
         at_least = format_bytes(estimate.low_bytes)
         more = "; activations come on top, and take a config.json to be known"
@@ -40,10 +39,10 @@ def _headline(estimate: TrainingEstimate) -> b.Headline:
     if estimate.capacity_bytes is None or verdict is None:
         return b.Headline.of(f"needs {between}", b.Tone.STRONG, " of a GPU")
     gpu = label(estimate.gpu or "")
-    if verdict == "fits":
+    if verdict is Verdict.FITS:
         left = format_bytes(estimate.capacity_bytes - estimate.high_bytes)
         return b.Headline.of("fits", b.Tone.GOOD, f" on {gpu}, {left} left; needs {between}")
-    if verdict == "may_fit":
+    if verdict is Verdict.MAY_FIT:
         room = format_bytes(estimate.capacity_bytes)
         return b.Headline.of("may fit", b.Tone.DOUBTFUL, f" on {gpu}: needs {between} of {room}")
     short = format_bytes(estimate.low_bytes - estimate.capacity_bytes)

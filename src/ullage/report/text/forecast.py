@@ -8,11 +8,10 @@ from typing import Final
 import numpy as np
 
 from ullage.answers import block_kinds as b
-from ullage.report.document.forecast import SHARES
 from ullage.report.text.time.numbers import format_seconds
 from ullage.serve.forecast.forecast import Forecast
 from ullage.serve.slo import Slo
-from ullage.serve.tiers import Tiers
+from ullage.serve.tiers import SHARES, Tiers
 from ullage.serve.traffic import Traffic
 from ullage.units import format_bytes
 

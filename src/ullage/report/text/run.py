@@ -136,7 +136,7 @@ def _worth_line(report: RunReport, findings: Sequence[Finding]) -> str:
 
 def _owners_line(device: DeviceReport) -> str:
     """The modules that own the most memory; empty if only the model as a whole is known."""
-    shares = merge_numbered(device.modules)
+    shares = merge_numbered(device.ledger.modules)
     if len(shares) < 2:
         return ""
     owners = (
@@ -251,9 +251,9 @@ def _device_parts(device: DeviceReport) -> Iterator[b.Block]:
         yield b.Note(
             f"at another moment {format_bytes(more, 2)} more was reserved", b.Tone.FAINT, indent=2
         )
-    if len(device.modules) > 1:
+    if len(device.ledger.modules) > 1:
         yield b.Title("By module, at that moment")
-        yield module_table(device.modules)
+        yield module_table(device.ledger.modules)
     yield b.Title("Peaks")
     yield peak_table(device)
     if device.steps or device.evaluations:

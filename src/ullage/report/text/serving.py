@@ -36,7 +36,7 @@ def _headline(serving_estimate: ServingEstimate) -> b.Headline:
             f"each request of {serving_estimate.plan.context:,} tokens keeps {each}", b.Tone.STRONG
         )
     where = f" on {label(serving_estimate.plan.gpu.slug)}"
-    word = b.Word(serving_estimate.verdict.value, VERDICT_TONES[serving_estimate.verdict])
+    word = b.Word(serving_estimate.verdict.label, VERDICT_TONES[serving_estimate.verdict])
     return b.Headline((word, b.Word(f"{where}: {serving_estimate.reason}")))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ullage.answers import block_kinds as b
-from ullage.report.document.what_if import list_families
 from ullage.units import format_bytes
 from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
 from ullage.whatif.settings import MEANINGS, Family, Setting
@@ -55,7 +54,7 @@ def what_if_blocks(report: WhatIfReport) -> Iterator[b.Block]:
         yield b.Title("To use it")
         yield _note(_change(best.setting))
     yield b.Title("What the settings do")
-    for family in list_families(report):
+    for family in report.families:
         yield _note(f"{family.value}: {MEANINGS[family]}", b.Tone.FAINT)
 
 

@@ -29,7 +29,7 @@ def _headline(estimate: WorkloadEstimate) -> b.Headline:
         return b.Headline.of(f"needs {sizes}", b.Tone.STRONG)
     where = f" on {label(estimate.gpu)}" if estimate.gpu else ""
     tone = VERDICT_TONES[verdict]
-    return b.Headline((b.Word(verdict.value, tone), b.Word(f"{where}: needs {sizes}")))
+    return b.Headline((b.Word(verdict.label, tone), b.Word(f"{where}: needs {sizes}")))
 
 
 def workload_blocks(estimate: WorkloadEstimate) -> Iterator[b.Block]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Annotated
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
 from ullage.models.layers import Attention, Index, Latent
+from ullage.protocol.plain import As, Mark, Only, figure
 from ullage.serve.forecast.simulation import Limits, Seconds, Simulated, simulate
 from ullage.serve.forecast.step_seconds import StepSeconds
 from ullage.serve.slo import Slo
@@ -42,24 +44,24 @@ class Forecast:
         simulated: what became of the requests.
     """
 
-    plan: ServingPlan
-    limits: Limits
+    plan: Annotated[ServingPlan, Only("gpu.slug"), As("gpu")]
+    limits: Annotated[Limits, Mark.FLAT]
     cache_bytes: int
     tokens: int
     is_estimated: bool
-    simulated: Simulated
+    simulated: Annotated[Simulated, Mark.FLAT]
 
-    @property
+    @figure
     def num_preemptions(self) -> int:
         """The number of preemptions, in which requests lose their blocks."""
         return int(self.simulated.num_preemptions.sum())
 
-    @property
+    @figure
     def num_answered(self) -> int:
         """Requests with their last token."""
         return int(np.isfinite(self.simulated.end_s).sum())
 
-    @property
+    @figure
     def num_stuck(self) -> int:
         """Requests that are accepted and never end."""
         outcome = self.simulated

@@ -15,14 +15,16 @@ Source: vLLM 0.32, v1/core/sched/scheduler.py (schedule), v1/core/kv_cache_manag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ullage.protocol.plain import Mark, figure
 from ullage.serve.forecast.block_pool import BlockPool
+from ullage.serve.measures import find_percentiles
 from ullage.serve.traffic import Traffic
 
 _MOST_AT_ONCE: Final = 64
@@ -58,9 +60,9 @@ class Limits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
-    has_prefix_caching: bool = True
-    is_async: bool = True
-    blocks_of: Callable[[int], int] | None = None
+    has_prefix_caching: Annotated[bool, Mark.NO_KEY] = True
+    is_async: Annotated[bool, Mark.NO_KEY] = True
+    blocks_of: Annotated[Callable[[int], int] | None, Mark.NO_KEY] = None
 
     def blocks(self, tokens: int) -> int:
         """Blocks that this many tokens of a request take."""
@@ -82,16 +84,29 @@ class Simulated:
         num_steps: of the scheduler.
     """
 
-    arrival_s: Floats
-    first_token_s: Floats
-    end_s: Floats
-    num_preemptions: Counts
-    is_refused: npt.NDArray[np.bool_]
+    arrival_s: Annotated[Floats, Mark.NO_KEY]
+    first_token_s: Annotated[Floats, Mark.NO_KEY]
+    end_s: Annotated[Floats, Mark.NO_KEY]
+    num_preemptions: Annotated[Counts, Mark.NO_KEY]
+    is_refused: Annotated[npt.NDArray[np.bool_], Mark.NO_KEY]
     usage_peak_frac: float
     usage_mean_frac: float
     waiting_peak: int
     duration_s: float
-    num_steps: int
+    num_steps: Annotated[int, Mark.NO_KEY]
+
+    @figure
+    def counts(self) -> Annotated[Mapping[str, int], Mark.FLAT]:
+        """The requests that were refused, and that were preempted."""
+        preempted = (self.num_preemptions > 0).sum()
+        return {"num_refused": self.is_refused.sum(), "num_preempted": preempted}
+
+    @figure
+    def latencies(self) -> Annotated[Mapping[str, Any], Mark.FLAT]:
+        """The seconds to the first and to the last token."""
+        ends = {"ttft_s": self.first_token_s, "e2e_s": self.end_s}
+        rows = [(name, find_percentiles(end - self.arrival_s)) for name, end in ends.items()]
+        return {name: None if row.p50 is None else row._asdict() for name, row in rows}
 
 
 class _Request:

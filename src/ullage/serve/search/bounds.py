@@ -8,12 +8,13 @@ bounds.judge(candidate).goodput_frac
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving import estimate_serving
 from ullage.estimate.term import Verdict
 from ullage.models.config import Config
+from ullage.protocol.plain import Mark
 from ullage.serve.forecast.forecast import forecast_traffic
 from ullage.serve.forecast.step_seconds import StepSeconds
 from ullage.serve.search.candidate import Candidate
@@ -36,7 +37,7 @@ class Judged:
         reason: why it cannot be; "": it can.
     """
 
-    candidate: Candidate
+    candidate: Annotated[Candidate, Mark.FLAT]
     tokens: int
     goodput_frac: float
     num_preemptions: int

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.kv_cache import PRECISIONS
 from ullage.estimate.serving.model_weights import FORMATS
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.gpus import Gpu
+from ullage.protocol.plain import Mark, Only, figure
 
 ALLOWED: Final = ("fp8-cache", "fp8-weights")
 """The flags that change the model's numbers, tried only where the user allows it."""
@@ -94,11 +95,16 @@ class Candidate:
         chosen: the names of the plan's fields that the search set, in the order of the command.
     """
 
-    gpu: Gpu
-    plan: ServingPlan
-    chosen: tuple[str, ...] = ()
+    gpu: Annotated[Gpu, Only("slug")]
+    plan: Annotated[ServingPlan, Mark.NO_KEY]
+    chosen: Annotated[tuple[str, ...], Mark.NO_KEY] = ()
 
-    @property
+    @figure
+    def flags(self) -> tuple[str, ...]:
+        """The flags that the search set, as in the command."""
+        return tuple(map(self.flag, self.chosen))
+
+    @figure
     def num_gpus(self) -> int:
         """GPUs that share the model."""
         return self.plan.tensor_parallel

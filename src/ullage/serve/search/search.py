@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving_plan import ServingPlan
 from ullage.gpus import Gpu
 from ullage.models.architecture import read_model
 from ullage.models.config import Config
+from ullage.protocol.plain import As, Mark
 from ullage.runs.search import search
 from ullage.serve.search.bounds import Bounds, Judged
 from ullage.serve.search.candidate import Candidate, given_flags
@@ -56,14 +57,14 @@ class Order:
     """
 
     command: tuple[str, ...]
-    config: Config
+    config: Annotated[Config, Mark.NO_KEY]
     traffic: Traffic
     slo: Slo
-    gpus: tuple[Gpu, ...]
+    gpus: Annotated[tuple[Gpu, ...], Mark.NO_KEY]
     target_frac: float = 0.99
-    most_gpus: int = 8
+    most_gpus: Annotated[int, Mark.NO_KEY] = 8
     allowed: tuple[str, ...] = ()
-    most_runs: int = 6
+    most_runs: Annotated[int, Mark.NO_KEY] = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,11 @@ class Server:
         is_held: the objective holds, and every request has an answer.
     """
 
-    candidate: Candidate
+    candidate: Annotated[Candidate, Mark.FLAT]
     words: tuple[str, ...]
     forecast_frac: float
     forecast_tokens: int
-    run: Run
+    run: Annotated[Run, Mark.FLAT]
     is_held: bool
 
 
@@ -121,9 +122,9 @@ class Searched:
             beyond what was needed are not there.
     """
 
-    order: Order
+    order: Annotated[Order, Mark.FLAT]
     best: Server | None
-    servers: tuple[Server, ...]
+    servers: Annotated[tuple[Server, ...], As("runs")]
     judged: tuple[Judged, ...]
 
     def has_run(self, judged: Judged) -> bool:

@@ -9,7 +9,8 @@ Each row changes one flag of the command and leaves the others; both figures are
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from ullage.serve.forecast.forecast import resolve_plan
 from ullage.serve.search.bounds import Bounds
@@ -24,7 +25,8 @@ _MOST_FACTOR: Final = 16.0
 _STEPS: Final = 6
 
 
-class Worth(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Worth:
     """One flag.
 
     Attributes:

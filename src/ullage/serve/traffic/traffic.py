@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ullage.errors import SpecError
+from ullage.protocol.plain import Mark, figure
 
 Columns: TypeAlias = npt.NDArray[np.int64]
 
@@ -44,17 +45,17 @@ class Traffic:
     """
 
     source: str
-    arrival_s: npt.NDArray[np.float64]
-    prompt_tokens: Columns
-    output_tokens: Columns
-    class_index: Columns
+    arrival_s: Annotated[npt.NDArray[np.float64], Mark.NO_KEY]
+    prompt_tokens: Annotated[Columns, Mark.NO_KEY]
+    output_tokens: Annotated[Columns, Mark.NO_KEY]
+    class_index: Annotated[Columns, Mark.NO_KEY]
     classes: tuple[str, ...]
-    block_hashes: Columns
-    block_offsets: Columns
-    block_tokens: int = 512
+    block_hashes: Annotated[Columns, Mark.NO_KEY]
+    block_offsets: Annotated[Columns, Mark.NO_KEY]
+    block_tokens: Annotated[int, Mark.NO_KEY] = 512
     num_users: int | None = None
     num_left_out: int = 0
-    think_s: float = 0.0
+    think_s: Annotated[float, Mark.NO_KEY] = 0.0
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -105,7 +106,13 @@ class Traffic:
             block_tokens, num_users, num_left_out, think_s,
         )  # fmt: skip
 
-    @property
+    @figure
+    def sums(self) -> Annotated[Mapping[str, int], Mark.FLAT]:
+        """The requests and all their tokens."""
+        prompts, outputs = self.prompt_tokens.sum(), self.output_tokens.sum()
+        return {"num_requests": len(self), "prompt_tokens": prompts, "output_tokens": outputs}
+
+    @figure
     def duration_s(self) -> float:
         """When the last request arrives; 0 without requests."""
         return float(self.arrival_s[-1]) if len(self) else 0.0

@@ -7,10 +7,11 @@ afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from ullage.protocol.notes import read_notes, write_note
 from ullage.techniques.made_for import MadeFor
@@ -57,6 +58,21 @@ class Outcome:
     is_broken: bool = False
     replayed: Replayed | None = None
     rungs: tuple[Plan, ...] = ()
+
+    @property
+    def applied_plan(self) -> Mapping[str, Any] | None:
+        """The plan in documents, and whether it was applied; None: the program was described."""
+        plan = self.plan
+        return (
+            None
+            if plan is None
+            else {
+                "is_applied": self.is_applied,
+                "reason": self.reason,
+                "summary": plan.summary,
+                "document": plan,
+            }
+        )
 
     @property
     def failure(self) -> str:

@@ -8,11 +8,11 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ullage.protocol.notes import read_notes, write_note
+from ullage.protocol.plain import figure
 
 _KIND = "replayed"
 
@@ -45,7 +45,7 @@ class Replayed:
     num_steps: int = 0
     seconds: float = 0.0
 
-    @property
+    @figure
     def is_same(self) -> bool:
         """True if all replayed actions leave the training unchanged."""
         return not self.difference
@@ -61,11 +61,6 @@ class Replayed:
             clauses.append(f"differs: {self.difference}")
         clauses += [f"not replayed: {name}, because {why}" for name, why in self.not_done.items()]
         return "; ".join(clauses) or "nothing in it changes the arithmetic"
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The result as JSON."""
-        return {"is_same": self.is_same, **asdict(self), "done": [*self.done]}
 
 
 def write_replayed(directory: Path, replayed: Replayed) -> None:

@@ -7,15 +7,13 @@ event.document      # plain values, one line of a log
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar
 
+from ullage.protocol.plain import As, Mark, document_of, figure
 from ullage.watch.alerts.reading import Subject
 from ullage.watch.alerts.rule import Rule
-
-SCHEMA: Final = "ullage.alert/1"
 
 
 class Change(enum.Enum):
@@ -40,16 +38,18 @@ class Event:
         text: why, with figures.
     """
 
-    change: Change
-    rule: Rule
-    subject: Subject
+    SCHEMA: ClassVar[str] = "ullage.alert/1"
+
+    change: Annotated[Change, As("event")]
+    rule: Annotated[Rule, Mark.FLAT]
+    subject: Annotated[Subject, Mark.FLAT]
     host: str
     time_s: float
     since_s: float
     value: float | None
     text: str
 
-    @property
+    @figure
     def incident(self) -> str:
         """The same for the two events of one incident, and for no other."""
         subject = self.subject
@@ -78,26 +78,4 @@ class Event:
     @property
     def document(self) -> dict[str, Any]:
         """The event as plain values, schema `ullage.alert/1`; an endless value is null."""
-        subject, rule = self.subject, self.rule
-        is_finite = self.value is not None and math.isfinite(self.value)
-        return {
-            "schema": SCHEMA,
-            "event": self.change.value,
-            "incident": self.incident,
-            "time_s": self.time_s,
-            "since_s": self.since_s,
-            "host": self.host,
-            "rule": rule.name,
-            "kind": rule.kind.name,
-            "severity": rule.severity.value,
-            "gpu": subject.gpu_index,
-            "gpu_id": subject.gpu,
-            "pid": subject.pid,
-            "program": subject.program,
-            "rank": subject.rank,
-            "unit": rule.kind.unit.value,
-            "value": self.value if is_finite else None,
-            "threshold": rule.threshold,
-            "clear": rule.clear,
-            "text": self.text,
-        }
+        return document_of(self)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from ullage.protocol.plain import As, Mark
 from ullage.watch.alerts.outlook import GpuState, JobState, Outlook, gpu_id
 
 
@@ -23,10 +24,10 @@ class Subject:
     other fields are for readers.
     """
 
-    gpu: str | None = None
+    gpu: Annotated[str | None, As("gpu_id")] = None
     pid: int | None = None
-    started_s: float | None = None
-    gpu_index: int | None = field(default=None, compare=False)
+    started_s: Annotated[float | None, Mark.NO_KEY] = None
+    gpu_index: Annotated[int | None, As("gpu")] = field(default=None, compare=False)
     program: str | None = field(default=None, compare=False)
     rank: int | None = field(default=None, compare=False)
 

@@ -6,8 +6,9 @@ import enum
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from ullage.protocol.plain import As, Mark, Only, figure
 from ullage.units import format_bytes
 from ullage.watch.alerts.outlook import Outlook
 from ullage.watch.alerts.reading import Measured, Meter, Subject
@@ -80,15 +81,20 @@ class Rule:
     healthy side for `clear_for_s` seconds clears it.
     """
 
-    name: str
-    kind: Kind
+    name: Annotated[str, As("rule")]
+    kind: Annotated[Kind, Only("name")]
     threshold: float
     clear: float
-    for_s: float = 0.0
-    clear_for_s: float = 0.0
+    for_s: Annotated[float, Mark.NO_KEY] = 0.0
+    clear_for_s: Annotated[float, Mark.NO_KEY] = 0.0
     severity: Severity = Severity.WARNING
-    window_s: float = 0.0
-    least: float = 0.0
+    window_s: Annotated[float, Mark.NO_KEY] = 0.0
+    least: Annotated[float, Mark.NO_KEY] = 0.0
+
+    @figure
+    def unit(self) -> Unit:
+        """The unit of its values."""
+        return self.kind.unit
 
     def meter(self) -> Meter:
         """The meter of the rule."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ullage.answers import block_kinds as b
 from ullage.clock.price import Expense
@@ -46,7 +47,7 @@ def _details(time: StepTime) -> Iterator[b.Block]:
     if len(time.modules) > 1:
         yield b.Title("Time by module")
         shares = merge_numbered(time.modules)
-        modules = [share._replace(name=name_timed_module(share.name)) for share in shares]
+        modules = [replace(share, name=name_timed_module(share.name)) for share in shares]
         yield _share_table(modules, time, "module")
     if time.unknown:
         yield b.Title(_UNKNOWN)
