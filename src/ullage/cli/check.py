@@ -70,7 +70,7 @@ def check_command(options: CheckOptions, output: CheckOutput) -> int:
         if path not in documents:
             from ullage.report.document.check_ci import junit_report
 
-            files.append(write_text(junit_report(result.view), path, force=False))
+            files.append(write_text(junit_report(result.view), path, force=output.force))
     is_written = write_result(
         replace(output, output=documents), result, lambda: _show(result, pages), files
     )

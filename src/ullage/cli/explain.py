@@ -78,7 +78,8 @@ def explain_command(options: ExplainOptions, shared: ShareOptions, output: Outpu
     if is_server_file(file):
         return show_server(file, output, unfit=unfit)
     if shared.share is not None:
-        return _write_shared(file, shared, {**unfit, "-o": output.output, "--json": output.as_json})
+        given = {**unfit, "-o": output.output, "--json": output.as_json}
+        return _write_shared(file, shared, given, force=output.force)
     if file.is_dir():
         return _show_recording(file, output, unfit)
     from ullage.api.explain import explain_file
@@ -93,14 +94,16 @@ def explain_command(options: ExplainOptions, shared: ShareOptions, output: Outpu
     return output.give(result, explain_blocks(result.view))
 
 
-def _write_shared(file: Path, shared: ShareOptions, given: dict[str, object]) -> int:
+def _write_shared(
+    file: Path, shared: ShareOptions, given: dict[str, object], *, force: bool
+) -> int:
     from ullage.cli.share import write_shared
 
     path = given.pop("--share")
     for flag, value in given.items():
         if value:
             raise SpecError(f"{flag} does not go with --share, which writes a copy alone")
-    return write_shared(file, Path(str(path)), shared.hide, shared.key)
+    return write_shared(file, Path(str(path)), shared.hide, shared.key, force=force)
 
 
 def _show_recording(file: Path, output: Output, unfit: Mapping[str, object]) -> int:

@@ -48,7 +48,7 @@ def fit_command(options: FitOptions, output: Output) -> int:
     pages = [path for path in output.output if ending_of(path) == ".html"]
     plans = [path for path in output.output if path not in pages]
     for plan in plans:
-        _check_plan(options.program, plan)
+        _check_plan(options.program, plan, force=output.force)
     with (
         output.progress(has_lines=not has_ladder) as on_progress,
         _executor(options.executor) as executor,
@@ -68,13 +68,13 @@ def _search(options: FitOptions, output: Output, plans: Sequence[Path]) -> int:
         ladder = find_ladder.act(options)
         files = [] if ladder.report.failure else plans
         for path in files:
-            ladder.ladder.save(path)
+            ladder.ladder.save(path, force=output.force)
         return output.give(ladder, ladder_blocks(ladder.report), files)
     from ullage.api.fit import fit
     from ullage.report.text.fit import fit_blocks
 
     result = fit.act(options)
-    files = [file for path in plans for file in _write_plan(result, path)]
+    files = [file for path in plans for file in _write_plan(result, path, force=output.force)]
     return output.give(result, fit_blocks(result.report), files)
 
 
@@ -109,7 +109,7 @@ def _shut_down(executor: Executor) -> None:
         child.kill()
 
 
-def _check_plan(program: Sequence[str], path: Path) -> None:
+def _check_plan(program: Sequence[str], path: Path, *, force: bool) -> None:
     """Raises SpecError where a file is asked for that the program has no use for, or where that
     which goes beside it cannot be written.
     """
@@ -120,7 +120,7 @@ def _check_plan(program: Sequence[str], path: Path) -> None:
             f"{str(path)!r} would be a configuration of Accelerate, and the program is not "
             "started by `accelerate launch`; start it so, or name the plan plan.json"
         )
-    check_files(("--output", _plan_beside(path)))
+    check_files(("--output", _plan_beside(path)), force=force)
 
 
 def _plan_beside(output: Path) -> Path:
@@ -128,16 +128,16 @@ def _plan_beside(output: Path) -> Path:
     return output.with_suffix(".plan.json")
 
 
-def _write_plan(result: Fit, path: Path) -> list[Path]:
+def _write_plan(result: Fit, path: Path, *, force: bool) -> list[Path]:
     """Writes the plan, one that changes nothing where none is needed; returns its files."""
     from ullage.files import write_text
 
     best = result.report.best
     configuration = "" if best is None else best.configuration
-    files = [write_text(configuration, path, force=False)] if configuration else []
+    files = [write_text(configuration, path, force=force)] if configuration else []
     plan = result.plan if configuration else result.plan_to_write
     if plan is not None:
         path = _plan_beside(path) if configuration else path
-        plan.save(path)
+        plan.save(path, force=force)
         files.append(path)
     return files

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ullage.answers.block_kinds import Blocks
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
-from ullage.files import check_writable, write_text
 from ullage.protocol.options.option import HelpSection
 from ullage.units import format_bytes
 
+# What help does not need is imported where it is used: blocks, and what writes files.
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.api.run import Run
 
 OUTPUT = HelpSection("Output")
@@ -48,6 +47,7 @@ class Output:
 
     Attributes:
         output: files; the ending of each says what of the answer it is for.
+        force: True: files that exist are overwritten.
         as_json, full: what is printed: the document, all of the report.
     """
 
@@ -55,6 +55,7 @@ class Output:
         "Also write .html, a page, or .json, the document; repeatable.", "FILE", "-o", "--output",
         default=(),
     )  # fmt: skip
+    force: bool = OUTPUT.switch("Overwrite existing files.")
     as_json: bool = OUTPUT.switch("Print the document (JSON) instead of the report.", "--json")
     full: bool = OUTPUT.switch("Print the full report instead of the short one.")
 
@@ -95,7 +96,7 @@ class Output:
                 from ullage.answers.plot import check_plot
 
                 check_plot(path)
-        check_files(*[("--output", path) for path in self.output], *others)
+        check_files(*[("--output", path) for path in self.output], *others, force=self.force)
 
     def give(
         self, answer: Any, blocks: Blocks, files: Sequence[object] = (),
@@ -129,6 +130,8 @@ def _show_progress(line: str) -> None:
     """Shows "step 3 allocated 8641234567" at the right edge and puts the cursor back, so that the
     program's own lines are left alone.
     """
+    import shutil
+
     words = line.split()
     text = f"step {words[1]}, {format_bytes(int(words[3]))} allocated" if len(words) == 4 else line
     width = shutil.get_terminal_size().columns
@@ -147,7 +150,7 @@ def _echo_aside(text: str) -> None:
         click.echo(text, nl=False, err=True)
 
 
-def check_files(*options: tuple[str, Path | None]) -> None:
+def check_files(*options: tuple[str, Path | None], force: bool) -> None:
     """Raises SpecError where a file that an option names cannot be written, or two name the same:
     before the work, not after it.
     """
@@ -155,7 +158,9 @@ def check_files(*options: tuple[str, Path | None]) -> None:
     for option, path in options:
         if path is None:
             continue
-        check_writable(path, force=False)
+        from ullage.files import check_writable
+
+        check_writable(path, force=force)
         if path.absolute() in taken:
             other = taken[path.absolute()]
             raise SpecError(f"{other} and {option} both name {str(path)!r}; give two names")
@@ -198,7 +203,7 @@ def write_result(
     names, problems = list(files), list(problems)
     for path in output.output:
         try:
-            written = _write(answer, path)
+            written = _write(answer, path, force=output.force)
         except (OSError, SnapshotError, SpecError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or error
             problems.append(f"{str(path)!r} could not be written: {why}")
@@ -226,16 +231,18 @@ def write_result(
     return not problems
 
 
-def _write(answer: Any, path: Path) -> Path:
+def _write(answer: Any, path: Path, *, force: bool) -> Path:
     """Writes the part of an answer that goes into a file of this ending."""
+    from ullage.files import write_text
+
     part = _PARTS.get(ending_of(path), "document")
     if part == "page":
-        return write_text(answer.html, path, force=False)
+        return write_text(answer.html, path, force=force)
     if part == "plot":
-        return Path(answer.plot(path))
+        return Path(answer.plot(path, force=force))
     if part != "document":
-        return Path(answer.export(path))
-    return write_text(json.dumps(answer.document, indent=2) + "\n", path, force=False)
+        return Path(answer.export(path, force=force))
+    return write_text(json.dumps(answer.document, indent=2) + "\n", path, force=force)
 
 
 def _moved(path: Path, written: object) -> str:

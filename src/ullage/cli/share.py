@@ -22,7 +22,9 @@ _MIN_NAME = 3
 _KEY_BYTES = 16
 
 
-def write_shared(source: Path, path: Path, hidden: Sequence[str], key: str | None) -> int:
+def write_shared(
+    source: Path, path: Path, hidden: Sequence[str], key: str | None, *, force: bool
+) -> int:
     """Writes a copy of a snapshot without paths and names; returns what to exit with.
 
     Args:
@@ -30,17 +32,18 @@ def write_shared(source: Path, path: Path, hidden: Sequence[str], key: str | Non
         path: of the copy.
         hidden: other texts to remove.
         key: what directories are hashed with; None: a random one.
+        force: True: a file that exists is overwritten.
     """
     from ullage.trace.scrubbing.scrub import scrub_snapshot
 
-    check_writable(path, force=False)
+    check_writable(path, force=force)
     secret = os.urandom(_KEY_BYTES) if key is None else key.encode()
     try:
         with tempfile.TemporaryDirectory(dir=_beside(path), prefix=".ullage-") as aside:
             written = Path(aside) / "scrubbed"
             with written.open("wb") as target:
                 done = scrub_snapshot(source, target, key=secret, words=[*hidden, *_own_names()])
-            final = keep_file(written, path, force=False)
+            final = keep_file(written, path, force=force)
     except OSError as error:
         say(f"ullage: {str(path)!r} could not be written: {error.strerror}", is_aside=True)
         return UNWRITABLE

@@ -40,7 +40,7 @@ _NAMES: Final = {
     dict: "a table",
 }  # fmt: skip
 READER: Final = Reader(_NAMES, {}, {Path: Annotated[str, Path], Program: str})
-ALL: Final = ("output", "as_json", "full")
+ALL: Final = ("output", "force", "as_json", "full")
 
 
 class Verb(click.Command):
@@ -101,7 +101,9 @@ def command(
         params: dict[str, click.Argument | click.Option] = {}
         sections, settings = {"Most used": [*most_used]}, []
         for record in records:
-            hidden = {*ALL} - {*outputs} if issubclass(record, Output) else set()
+            # What writes no file overwrites none.
+            shown = {*outputs, "force"} if "output" in outputs else {*outputs}
+            hidden = {*ALL} - shown if issubclass(record, Output) else set()
             for name, (kind, default, option) in options_of(record).items():
                 if option is None:
                     continue
