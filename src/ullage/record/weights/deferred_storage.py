@@ -45,7 +45,6 @@ class Held:
         """`on_first` is called when the first storage is deferred, `on_none` when none is left."""
         self.recipes = Recipes(torch)
         self.count = 0
-        self.bytes = 0
         self._torch = torch
         self._on_first, self._on_none = on_first, on_none
         self._storage_of = torch._C.TensorBase.untyped_storage
@@ -109,7 +108,6 @@ class Held:
     def _count(self, step: Step, sign: int) -> None:
         if step.generator_state is not None:
             self.count += sign
-            self.bytes += sign * math.prod(step.view.size) * step.view.dtype.itemsize
 
     def read(self, tensor: Any) -> None:
         """Executes the deferred operations of a tensor's storage."""
