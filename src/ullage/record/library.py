@@ -25,10 +25,10 @@ from ctypes import (
 from typing import TYPE_CHECKING, Any, cast
 
 from ullage.trace.assumptions import Assumption, AssumptionKind
-from ullage.trace.record_schema import ROWS
+from ullage.trace.record_schema import ROWS, EventColumns
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import EventColumns, Rows, UsageFields
+    from ullage.trace.record_schema import Rows, UsageFields
 
 _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
 _REQUEST = ctypes.CFUNCTYPE(None, c_uint64, c_int)
@@ -209,8 +209,7 @@ def events() -> EventColumns:
     """All allocator events as columns: address, bytes, reserved (int64), scope (int32), device,
     kind, precision (uint8).
     """
-    count, names = _num_events(), "address bytes reserved scope device kind precision".split()
-    types = zip(names, "qqqiBBB", strict=True)
+    count, types = _num_events(), zip(EventColumns.__annotations__, "qqqiBBB", strict=True)
     columns = {name: array.array(code, [0]) * count for name, code in types}
     _events(count, *(column.buffer_info()[0] for column in columns.values()))
     return cast("EventColumns", {name: column.tobytes() for name, column in columns.items()})

@@ -88,7 +88,8 @@ def test_the_log_has_the_basis_of_the_estimate(name: str) -> None:
     rows = report.record.basis
     assert [row.what for row in rows if row.low_bytes is None] == list(found.assumptions)
     inside = [term for term in found.terms if term.name not in OUTSIDE]
-    assert [(row.low_bytes, row.likely_bytes, row.high_bytes) for row in rows if row.size_bytes] == [
+    sizes = [row for row in rows if row.size_bytes]
+    assert [(row.low_bytes, row.likely_bytes, row.high_bytes) for row in sizes] == [
         (term.low_bytes, term.bytes, term.high_bytes)
         for term in inside
         if term.low_bytes < term.high_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -36,7 +35,6 @@ class Held:
     Attributes:
         recipes: executes the operations.
         count: the number of random fills that were skipped.
-        bytes: the bytes of these fills.
     """
 
     def __init__(
