@@ -298,10 +298,10 @@ def basis() -> Rows:
     return [assumption.row() for assumption in (*sizes, *calls)]
 
 
-def outside(device: int) -> Rows:
+def outside(device: int) -> list[Assumption]:
     """What the driver and libraries held of a device, with the interval of the highest."""
     return [
-        Assumption(AssumptionKind.OUTSIDE, what, "", count, low, high, high).row()
+        Assumption(AssumptionKind.OUTSIDE, what, "", count, low, high, high)
         for what, (of_device, count, low, high) in _until_nameless(_outside, 4)
         if of_device == device
     ]

@@ -197,12 +197,12 @@ def _find_unused_graph(case: Case) -> Iterator[Found]:
     num_passes = int((course.phase == Phase.FORWARD).sum())
     has_backward = bool((course.phase == Phase.BACKWARD).any())
     what = f"forward passes record a graph that nothing uses: {format_bytes(size)} in one pass"
-    unused = (
+    which = (
         f"{int((each > 0).sum())} of {num_passes} passes with gradients are not followed by a "
         f"backward{'' if has_backward else ' (none is)'}"
     )
     relief = case.relief(saved, death)
-    yield found_at(case, largest, what, max(gain, 0), relief, evidence=(unused,))
+    yield found_at(case, largest, what, max(gain, 0), relief, evidence=(which,))
 
 
 def _unused_passes(case: Case) -> np.ndarray:

@@ -58,7 +58,7 @@ class SimulatedDevices(Part):
         return {
             "context_bytes": int(device_property(os.environ, "context_bytes") or 0),
             "non_torch_bytes": non_torch_bytes,
-            "outside": library.outside(index),
+            "outside": [size.row() for size in library.outside(index)],
             "peak_of_all_bytes": library.peak_of_all_bytes(index),
             "place": library.place_of(index),
         }
