@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from ullage.trace.blocks import find_blocks, read_blocks
+from ullage.trace.category import Category
+from ullage.trace.record_schema import PRECISIONS
+
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
@@ -91,6 +95,23 @@ def test_parameters_carry_their_names(run_program: RunProgram) -> None:
         if category.value == "parameter"
     }
     assert named >= {"first.weight", "first.bias", "norm.weight", "second.weight"}
+
+
+def test_what_has_an_owner_has_the_type_of_its_numbers(run_program: RunProgram) -> None:
+    record = run_program("owners.py").record
+    claims, blocks, codes = record.claims, read_blocks(record), record.events.precision
+    assert codes is not None
+    rows = find_blocks(blocks, claims.position, claims.device, claims.address)
+    of = {(category, PRECISIONS[codes[blocks.birth[row]]])
+          for row, category in zip(rows, claims.category, strict=True)}  # fmt: skip
+    tracked = {(Category.BUFFER, "int64")}  # num_batches_tracked
+    assert {precision for _, precision in of - tracked} == {"float32"}
+    assert {category for category, _ in of} >= {
+        Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER,
+    }  # fmt: skip
+    assert tracked <= of and "float32" in {PRECISIONS[code] for code in codes}
+    # The largest block has no owner, so nothing is known of it.
+    assert PRECISIONS[codes[record.events.size_bytes.argmax()]] == ""
 
 
 @pytest.mark.slow

@@ -136,8 +136,7 @@ def build_fields(script: str, **changes: Any) -> dict[str, Any]:
         "last_uses": np.array(
             [last_uses.get(row, 0) for row in range(len(rows))], dtype="<u4"
         ).tobytes(),
-        "marks": marks, "claims": claims, "workspaces": workspaces, "reads": [], "shapes": [],
-        "scratch": [], "assumed": [], "refused": {}, "not_initialised": {"count": 0, "bytes": 0},
+        "marks": marks, "claims": claims, "workspaces": workspaces, "basis": [], "scratch": [],
         "ooms": ooms, "host_peak_bytes": 1000, "pinned_peak_bytes": 0, "warnings": [],
     }  # fmt: skip
     return {**fields, **changes}

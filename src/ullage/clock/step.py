@@ -5,7 +5,7 @@ costs at their lower bounds, as they are likely, and at their upper bounds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -16,9 +16,8 @@ from ullage.clock.contention import Bound
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
 from ullage.clock.exposure import Busy, Exposure, joined_share, measure_exposure
-from ullage.clock.given_work import CollectiveCall, GivenWork, Product
+from ullage.clock.given_work import CollectiveCall, Product
 from ullage.clock.host import HostInterval
-from ullage.clock.reading import given_work
 from ullage.clock.simulation import Moment, Run, WorkTimes, simulate
 from ullage.clock.spread import Spread, waiting_share
 from ullage.clock.step_time import NO_MODULE, Interval, Share, Span, StepTime
@@ -27,7 +26,6 @@ from ullage.gpus.peaks import flops_per_s
 from ullage.trace.record_schema import WORK_MARKS
 from ullage.trace.work_log import EntryKind, WorkLog
 
-CostOf = Callable[[GivenWork], Cost]
 _STEP: Final = WORK_MARKS.index("step")
 _FORWARD: Final = WORK_MARKS.index("forward_begin")
 _PARTS: Final = {
@@ -57,8 +55,8 @@ class Batch(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Log:
     rows: list[tuple[int, ...]]
-    works: tuple[GivenWork, ...]
-    costs: tuple[Cost, ...]
+    works: Sequence[object]
+    costs: Sequence[Cost]
     graph_costs: Mapping[int, Cost]
     modules: Sequence[str]
 
@@ -66,7 +64,8 @@ class _Log:
 def measure_step(
     log: WorkLog,
     gpu: Gpu,
-    cost_of: CostOf,
+    works: Sequence[object],
+    costs: Sequence[Cost],
     host: HostInterval,
     *,
     modules: Sequence[str] = (),
@@ -82,15 +81,17 @@ def measure_step(
     end, so that work which the host gave ahead counts where it runs.
 
     Args:
-        cost_of: what a piece of work costs on the GPU.
+        works: the pieces of work that rows refer to; those of `given_work` say what they are.
+        costs: of each of them on the GPU.
         host: what the host needs to give a piece of work.
         modules: the names of scopes.
         batch: what the step works on; None: not known.
         num_ranks: how many ranks, this one included, wait for one another.
         basis: what else the times rest on.
-        corrections: what in `cost_of` was corrected by measurements, and what was not.
+        corrections: what in the costs was corrected by measurements, and what was not.
     """
-    read = _read(log, cost_of, modules)
+    rows, graphs = log.entries.tolist(), graph_costs(log.captured, costs)
+    read = _Log(rows, works, costs, graphs, modules)
     runs = [_play(read, log.first, host, end) for end in _ENDS]
     steps = _whole_steps(runs[_LIKELY])
     if not steps:
@@ -99,6 +100,7 @@ def measure_step(
     spread = last.spread(num_ranks)
     # The stated rate is that of the precision of most products.
     precision, flops = max(last.products().items(), key=lambda item: item[1], default=("", 0))
+    sentences = [*corrections, *basis, *_assume(host, num_ranks), *last.basis()]
     return StepTime(
         step=spread.of(last.interval()),
         steps=tuple(spread.of(_interval(runs, begin, end)) for begin, end in steps),
@@ -113,20 +115,38 @@ def measure_step(
         num_tokens=batch.num_tokens if batch else 0,
         num_samples=batch.num_samples if batch else 0,
         spans=last.spans(),
-        basis=tuple(dict.fromkeys([*corrections, *basis, *last.basis()])),
+        basis=tuple(dict.fromkeys(sentences)),
         extremes=spread.extremes(last.interval()),
         corrections=corrections,
     )
 
 
+def _assume(host: HostInterval, num_ranks: int) -> Iterator[str]:
+    """What every time rests on."""
+    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host)
+    yield (
+        f"the host: {likely} us for each operator ({low} to {high}), assumed; the program's other "
+        "time on the CPU, such as loading data, is not counted"
+    )
+    if num_ranks > 1:
+        yield "the other ranks: as far as this one whenever a collective begins"
+    yield (
+        "kernels on several streams share the device, and messages on one link share that; in the "
+        "lower bound each is as fast as alone"
+    )
+    yield (
+        "the interval: errors of computation, memory, links and host are independent, those of one "
+        "of these and of unknown kernels go in one direction; GPUs of a kind are 8 % apart "
+        "(arXiv:2208.11035), assumed normal, and ranks wait for the slowest of them"
+    )
+    yield (
+        "kernels beside a message are slower by the multiprocessors or the bandwidth that it "
+        "takes; in the lower bound by nothing, in the upper bound by twice as much"
+    )
+
+
 def _module_name(modules: Sequence[str], scope: int) -> str:
     return modules[scope] if 0 <= scope < len(modules) else NO_MODULE
-
-
-def _read(log: WorkLog, cost_of: CostOf, modules: Sequence[str]) -> _Log:
-    works = tuple(given_work(row) for row in log.works)
-    costs = tuple(cost_of(work) for work in works)
-    return _Log(log.entries.tolist(), works, costs, graph_costs(log.captured, costs), modules)
 
 
 def graph_costs(captured: npt.NDArray[Any], costs: Sequence[Cost]) -> dict[int, Cost]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ullage.trace.bounds import Otherwise
 from ullage.trace.model import DeviceTotals, Record
 
 
@@ -31,7 +32,7 @@ class AddressEnds:
 
 def find_address_ends(record: Record, totals: DeviceTotals) -> AddressEnds:
     """Both ends of one device of a process."""
+    other = record.otherwise_on(totals.index, Otherwise.ADDRESSES)
     own = (totals.peak_reserved_bytes, totals.peak_allocated_bytes)
-    others = [peaks for device, peaks in record.other_order if device == totals.index]
-    reserved, allocated = zip(own, *others, strict=True)
+    reserved, allocated = zip(own, *(() if other is None else other.peaks), strict=True)
     return AddressEnds(min(reserved), max(reserved), min(allocated), max(allocated))

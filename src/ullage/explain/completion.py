@@ -22,6 +22,7 @@ from ullage.explain.moments.levels import read_levels
 from ullage.explain.moments.spikes import levels_without
 from ullage.protocol.plain import As, Mark
 from ullage.trace.blocks import Blocks, BoolArray, find_blocks, read_blocks
+from ullage.trace.bounds import Otherwise
 from ullage.trace.model import DeviceTotals, Record
 
 
@@ -53,14 +54,11 @@ def find_completion(record: Record, totals: DeviceTotals) -> Completion:
         return Completion(late, late)
     allocated, num_kept = _allocated_at_once(record, totals)
     ends: tuple[int, int, int | None, int | None] = min(late, allocated), late, None, None
-    for candidate in record.at_once:
-        if candidate.device != totals.index:
-            continue
-        other = candidate.reserved_bytes
-        if other is None:
-            other = allocated
+    other = record.otherwise_on(totals.index, Otherwise.COMPLETION)
+    if other is not None:
+        once = other.peaks[0].reserved_bytes if other.peaks else allocated
         # Where free memory lies decides too, so that on a rare day less is held back and more held.
-        ends = min(late, other), max(late, other), candidate.num_held, candidate.held_bytes
+        ends = min(late, once), max(late, once), other.num_blocks, other.block_bytes
     return Completion(*ends, allocated if num_kept else None, num_kept)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ullage.record.process.levels import DeviceLevels, Levels
+from ullage.trace.assumptions import Assumption, AssumptionKind
 from ullage.trace.model import (
     Claims,
     DeviceTotals,
@@ -32,6 +33,8 @@ def record_of(pid: int, levels: Levels, gpu: Gpu, torch: str) -> Record:
     """
     none = np.empty(0, dtype=np.int64)
     lost = "its peaks are known, and not who held them"
+    owners = Assumption(AssumptionKind.OWNERS, "who held what in a process that was killed")
+    has_owners = any(device.peak_allocated_bytes for device in levels.devices.values())
     return Record(
         ullage=__version__,
         torch=torch,
@@ -52,6 +55,7 @@ def record_of(pid: int, levels: Levels, gpu: Gpu, torch: str) -> Record:
         marks=(),
         claims=Claims(none, none, none, (), ()),
         workspaces=Workspaces(none, none, none, none, ()),
+        basis=(owners,) if has_owners else (),
         warnings=(f"process {pid} was ended before it wrote its record: {lost}",),
     )  # fmt: skip
 

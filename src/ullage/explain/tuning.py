@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ullage.protocol.plain import As, Mark
+from ullage.trace.bounds import Otherwise
 from ullage.trace.model import DeviceTotals, Record
 
 
@@ -36,22 +37,12 @@ class Tuning:
 def find_tuning(record: Record, totals: DeviceTotals) -> Tuning:
     """Both ends of one device of a process."""
     cold, allocated = totals.peak_reserved_bytes, totals.peak_allocated_bytes
-    if not record.num_timed:
+    warm = record.otherwise_on(totals.index, Otherwise.TUNING)
+    on_others = any(other.what is Otherwise.TUNING for other in record.otherwise)
+    if not record.num_timed or (warm is None and on_others):
         return Tuning(cold, cold, 0, 0, allocated)
-    for warm in record.warm:
-        if warm.device != totals.index:
-            continue
-        low, high = warm.reserved_low_bytes, warm.reserved_high_bytes
-        if low is None or high is None or warm.allocated_bytes is None:
-            break
-        return Tuning(
-            min(cold, low),
-            max(cold, high),
-            warm.num_blocks,
-            warm.largest_bytes,
-            min(allocated, warm.allocated_bytes),
-        )
-    else:
-        if record.warm:  # kernels were timed on other devices alone
-            return Tuning(cold, cold, 0, 0, allocated)
-    return Tuning(min(cold, allocated), cold, None, None, allocated)
+    if warm is None or not warm.peaks:
+        return Tuning(min(cold, allocated), cold, None, None, allocated)
+    ends = [cold, *(peaks.reserved_bytes for peaks in warm.peaks)]
+    without = min(allocated, warm.peaks[0].allocated_bytes)
+    return Tuning(min(ends), max(ends), warm.num_blocks, warm.block_bytes, without)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ullage.trace.assumptions import AssumptionKind
+from ullage.trace.bounds import Otherwise
 from ullage.trace.model import DeviceTotals, Record
 
 # Another algorithm needs less, so one whose workspace cannot be had is not taken
@@ -42,27 +44,24 @@ def find_workspaces(record: Record, totals: DeviceTotals) -> Workspaces:
     """Both ends of one device of a process."""
     allocated, reserved = totals.peak_allocated_bytes, totals.peak_reserved_bytes
     of_allocated, of_reserved, num_blocks, names = [allocated], [reserved], 0, frozenset[str]()
-    for other in record.workspace_ends:
-        peaks = (other.allocated_low_bytes, other.allocated_high_bytes)
-        if other.device != totals.index or other.reserved_low_bytes is None:
-            continue
-        of_allocated += [peak for peak in peaks if peak is not None]
-        peaks = (other.reserved_low_bytes, other.reserved_high_bytes)
-        of_reserved += [peak for peak in peaks if peak is not None]
-        num_blocks, names = other.num_blocks, other.what
-    rest = [sizes for sizes in record.assumed if sizes.what not in names]
-    less = max((sizes.answered_bytes - sizes.low_bytes for sizes in rest), default=0)
+    other = record.otherwise_on(totals.index, Otherwise.WORKSPACES)
+    if other is not None and other.peaks:
+        of_allocated += [peaks.allocated_bytes for peaks in other.peaks]
+        of_reserved += [peaks.reserved_bytes for peaks in other.peaks]
+        num_blocks, names = other.num_blocks, other.names
+    sizes = [row for row in record.basis if row.kind is AssumptionKind.WORKSPACE]
+    rest = [row for row in sizes if row.what not in names]
     more = {"": 0, _CONVOLUTION: 0}
-    for sizes in rest:
-        kind = _CONVOLUTION if sizes.what.startswith(_CONVOLUTION) else ""
-        more[kind] = max(more[kind], sizes.high_bytes - sizes.answered_bytes)
+    for row in rest:
+        kind = _CONVOLUTION if row.what.startswith(_CONVOLUTION) else ""
+        more[kind] = max(more[kind], row.more_bytes)
     return Workspaces(
         num_blocks=num_blocks,
         allocated_low_bytes=min(of_allocated),
         allocated_high_bytes=max(of_allocated),
         reserved_low_bytes=min(of_reserved),
         reserved_high_bytes=max(of_reserved),
-        less_bytes=max(less, reserved - min(of_reserved)),
+        less_bytes=max(reserved - min(of_reserved), *(row.less_bytes for row in rest), 0),
         more_bytes=max(more[""], max(of_reserved) - reserved),
         optional_bytes=more[_CONVOLUTION],
     )

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ullage.errors import SpecError
-from ullage.explain.basis import BasisKind
 from ullage.gate.cache import CaseFigures
 from ullage.gate.lock import Key
 from ullage.gate.scenario import RECIPE_KEYS, Case
@@ -105,8 +104,5 @@ def estimate_case(case: Case, directory: Path) -> tuple[RunReport, CaseFigures]:
     measured = {}
     for name, each in measure(run, [report], lambda _: key).items():
         peaks = each.entry.peaks._replace(used_bytes=estimate.high_bytes)
-        entry = replace(
-            each.entry, peaks=peaks, basis=BasisKind.ASSUMED, assumed=estimate.assumptions
-        )
-        measured[name] = replace(each, entry=entry)
+        measured[name] = replace(each, entry=replace(each.entry, peaks=peaks))
     return run, CaseFigures(measured, run.warnings, program.wall_s)

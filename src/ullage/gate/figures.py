@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from ullage.explain.basis import Basis
 from ullage.explain.compare.changes import LINE
 from ullage.explain.device import DeviceReport
 from ullage.explain.moments.course import StepSource
@@ -128,7 +127,7 @@ def _measure(
             device.peak_used_bytes,
         ),
         basis=basis.kind,
-        assumed=_assumed(basis),
+        assumed=basis.names,
         moment="" if peak is None else peak.course.describe(peak.peak_event),
         growth_bytes=None if device.growth is None else round(device.growth),
         categories={
@@ -139,16 +138,6 @@ def _measure(
         findings=tuple(sorted({f.rule.code for f in findings if f.device == totals.index})),
     )
     return Measured(entry, lines, device.full_after_steps)
-
-
-def _assumed(basis: Basis) -> tuple[str, ...]:
-    """The assumptions, without their sizes, which a lock does not need."""
-    texts = (
-        assumption.what.partition(";")[0]
-        for assumption in basis.assumptions
-        if not assumption.is_note
-    )
-    return tuple(sorted(set(texts)))
 
 
 def _seen(snapshot: SnapshotReport, index: int) -> DeviceSnapshot | None:

@@ -24,16 +24,11 @@ from ctypes import (
 )
 from typing import TYPE_CHECKING, Any, cast
 
-from ullage.trace.record_schema import ROWS
+from ullage.trace.assumptions import Assumption, AssumptionKind
+from ullage.trace.record_schema import ROWS, EventColumns
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import (
-        AssumedFields,
-        EventColumns,
-        IntervalFields,
-        Rows,
-        UsageFields,
-    )
+    from ullage.trace.record_schema import Rows, UsageFields
 
 _HOST_READ = ctypes.CFUNCTYPE(None, c_uint64)
 _REQUEST = ctypes.CFUNCTYPE(None, c_uint64, c_int)
@@ -130,7 +125,9 @@ pinned_low_peak_bytes = bind("ullage_pinned_low_peak_bytes", c_uint64)
 pinned_asked_peak_bytes = bind("ullage_pinned_asked_peak_bytes", c_uint64)
 non_torch_peak_bytes = bind("ullage_non_torch_peak", c_uint64, c_int)
 peak_of_all_bytes = bind("ullage_peak_of_all", c_uint64, c_int)
-"""The bytes that all processes of the run used of a device, at its highest; 0: no other used it."""
+"""What all processes of the run used of a device, at its highest; 0: no other used it."""
+note_precision = bind("ullage_note_precision", None, c_void_p, c_int)
+"""(address, precision): a tensor in the block there has numbers of this type (PRECISIONS)."""
 place_of = bind("ullage_place", c_int, c_int)
 begin_anew = bind("ullage_begin_anew", None)
 """This process is a copy of another, and uses devices in a run of its own from now on."""
@@ -139,7 +136,7 @@ num_not_yet = bind("ullage_num_not_yet", c_uint64)
 _num_operands = bind("ullage_num_operands", c_uint64)
 _operand = bind("ullage_operand", None, c_uint64, POINTER(c_int64))
 _num_events = bind("ullage_num_events", c_uint64)
-_events = bind("ullage_events", None, c_uint64, *[c_void_p] * 6)
+_events = bind("ullage_events", None, c_uint64, *[c_void_p] * 7)
 _num_workspaces = bind("ullage_num_workspaces", c_uint64)
 _workspace = bind("ullage_workspace", None, c_uint64, POINTER(c_int64))
 _num_scratch = bind("ullage_num_scratch", c_uint64)
@@ -210,10 +207,9 @@ def number_at(address: int) -> tuple[float, Uniformity] | None:
 
 def events() -> EventColumns:
     """All allocator events as columns: address, bytes, reserved (int64), scope (int32), device,
-    kind (uint8).
+    kind, precision (uint8).
     """
-    count = _num_events()
-    types = zip(("address", "bytes", "reserved", "scope", "device", "kind"), "qqqiBB", strict=True)
+    count, types = _num_events(), zip(EventColumns.__annotations__, "qqqiBBB", strict=True)
     columns = {name: array.array(code, [0]) * count for name, code in types}
     _events(count, *(column.buffer_info()[0] for column in columns.values()))
     return cast("EventColumns", {name: column.tobytes() for name, column in columns.items()})
@@ -287,25 +283,25 @@ def _until_nameless(read: Callable[..., Any], width: int) -> Iterator[tuple[str,
         yield _text(name), [*row]
 
 
-def refused() -> dict[str, int]:
-    """Calls answered with "not supported", and how often."""
-    return {name: count for name, (count,) in _until_nameless(_refused, 1)}
-
-
-def assumed() -> list[AssumedFields]:
-    """Sizes answered from a model: what, how often, and the interval of the largest."""
-    return [
-        {"what": what, "count": count, "low_bytes": low, "answered_bytes": size, "high_bytes": high}
-        for what, (count, low, size, high) in _until_nameless(_assumed, 4)
-    ]
-
-
-def outside(device: int) -> list[IntervalFields]:
-    """The bytes that the driver and libraries held of a device: what, how often, and the interval
-    of the highest.
+def basis() -> Rows:
+    """Sizes answered from a model, with the interval of the largest, and calls answered with "not
+    supported".
     """
+    sizes = (
+        Assumption(AssumptionKind.WORKSPACE, what, "", *numbers)
+        for what, numbers in _until_nameless(_assumed, 4)
+    )
+    calls = (
+        Assumption(AssumptionKind.CALL, f"{name} answered with 'not supported'", "", *count)
+        for name, count in _until_nameless(_refused, 1)
+    )
+    return [assumption.row() for assumption in (*sizes, *calls)]
+
+
+def outside(device: int) -> list[Assumption]:
+    """What the driver and libraries held of a device, with the interval of the highest."""
     return [
-        {"what": what, "count": count, "low_bytes": low, "high_bytes": high}
+        Assumption(AssumptionKind.OUTSIDE, what, "", count, low, high, high)
         for what, (of_device, count, low, high) in _until_nameless(_outside, 4)
         if of_device == device
     ]

@@ -354,12 +354,15 @@ class Recorder:
             "workspaces": [],
             **self.holders.columns(),
             "ooms": self.ooms.rows,
-            "shapes": self.shapes.document(),
+            "basis": self.shapes.basis(),
         }
         for fields in self._each("fields"):
             for name, value in fields.items():
-                is_shared = isinstance(value, dict) and name in record
-                record[name] = record[name] | value if is_shared else value
+                if name in record and isinstance(value, dict):
+                    value = record[name] | value
+                elif name == "basis":
+                    value = record[name] + value
+                record[name] = value
         remarks = [text for texts in self._each("remarks") for text in texts]
         record["warnings"] = [*self.warnings, *remarks, *filter(None, [remark])]
         self._each("go_on")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ullage.explain.run import Process, RunReport
     from ullage.phantom.artifacts import Artifacts
     from ullage.techniques.applying.outcome import Outcome
+    from ullage.trace.bounds import OtherPeaks
     from ullage.trace.model import Record
     from ullage.trace.snapshot import Snapshot
     from ullage.whatif.replays import Where
@@ -189,29 +190,28 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
             return measure_by_events(record, where, job.options.platform)
         trace = read_snapshot(Path(snapshot), has_record=False)
         if job.build.chooses_by_address:
-            record = replace(record, other_order=measure_other_order(trace, where))
-        return _with_replays(record, trace, where)
+            record = replace(record, otherwise=measure_other_order(trace, where))
+        more = _replay_otherwise(record, trace, where)
+        return replace(record, otherwise=(*record.otherwise, *more))
     except (EnvironmentProblem, SnapshotError) as error:  # the run itself is not to be lost for it
         why = f"what else might have been reserved was not measured: {error}"
         return replace(record, warnings=(*record.warnings, why))
 
 
-def _with_replays(record: Record, snapshot: Snapshot, where: Where) -> Record:
-    """The record with what PyTorch's allocator comes to when it replays the trace."""
+def _replay_otherwise(record: Record, snapshot: Snapshot, where: Where) -> Iterator[OtherPeaks]:
+    """What PyTorch's allocator comes to when it replays the trace."""
     if record.num_not_yet or record.operands:
         from ullage.whatif.completion import measure_at_once
 
-        record = replace(record, at_once=measure_at_once(snapshot, record, where))
+        yield from measure_at_once(snapshot, record, where)
     if record.num_timed:
         from ullage.whatif.tuning import measure_warm
 
-        record = replace(record, warm=measure_warm(snapshot, where))
+        yield from measure_warm(snapshot, where)
     if record.scratch:
         from ullage.whatif.workspaces import measure_workspaces
 
-        ends = measure_workspaces(snapshot, record, where)
-        record = replace(record, workspace_ends=ends)
-    return record
+        yield from measure_workspaces(snapshot, record, where)
 
 
 def _watch(path: Path, on_progress: Callable[[str], None] | None) -> Callable[[], None] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from ullage.errors import SnapshotError
 from ullage.trace.model import MarkKind
 
 if TYPE_CHECKING:
-    from ullage.clock.host import HostInterval
     from ullage.clock.step import Batch
     from ullage.clock.step_time import StepTime
     from ullage.gpus import Gpu
@@ -38,20 +36,19 @@ def time_process(
 
     links = None if interconnect is None else parse_interconnect(interconnect)
     find_cost = partial(cost_of, gpu, interconnect=links)
-    correction = Correction({}, ())
+    correction, works = Correction({}, ()), tuple(map(given_work, record.work_log.works))
     # A search for the smallest GPU looks at others, too.
     if measured is not None and measured.gpu == gpu.name:
-        works = map(given_work, record.work_log.works)
         correction = find_correction(measured, works, find_cost)
     return measure_step(
         record.work_log,
         gpu,
-        lambda work: correction.of(work, find_cost(work)),
+        works,
+        [correction.of(work, find_cost(work)) for work in works],
         HOST_COSTS,
         modules=record.modules,
         batch=_batch(record),
         num_ranks=max((len(group) for group in record.groups), default=1),
-        basis=_basis(record, HOST_COSTS),
         corrections=correction.basis,
     )
 
@@ -86,29 +83,6 @@ def read_kernel_times(path: Path) -> KernelTimes:
         )
     recording = record.measured
     return KernelTimes(record.devices[0].name, recording.is_phantom, recording.kernels)
-
-
-def _basis(record: Record, host: HostInterval) -> Iterator[str]:
-    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host)
-    yield (
-        f"the host: {likely} us for each operator ({low} to {high}), assumed; the program's other "
-        "time on the CPU, such as loading data, is not counted"
-    )
-    if any(len(group) > 1 for group in record.groups):
-        yield "the other ranks: as far as this one whenever a collective begins"
-    yield (
-        "kernels on several streams share the device, and messages on one link share that; in the "
-        "lower bound each is as fast as alone"
-    )
-    yield (
-        "the interval: errors of computation, memory, links and host are independent, those of one "
-        "of these and of unknown kernels go in one direction; GPUs of a kind are 8 % apart "
-        "(arXiv:2208.11035), assumed normal, and ranks wait for the slowest of them"
-    )
-    yield (
-        "kernels beside a message are slower by the multiprocessors or the bandwidth that it "
-        "takes; in the lower bound by nothing, in the upper bound by twice as much"
-    )
 
 
 def _batch(record: Record) -> Batch:

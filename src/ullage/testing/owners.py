@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ullage.explain.basis import Basis
     from ullage.explain.owners.modules import ModuleShare
     from ullage.explain.snapshot import DeviceSnapshot, SiteShare, SnapshotReport
     from ullage.record.recorder import Recorder
@@ -107,7 +106,7 @@ def _owned(report: SnapshotReport, device: DeviceSnapshot) -> Owned:
         used_bytes=0 if totals is None else _used(totals),
         requested_bytes=0 if totals is None else totals.peak_requested_bytes,
         basis="exact" if basis is None else basis.kind.value,
-        assumed=() if basis is None else _assumed(basis),
+        assumed=() if basis is None else basis.names,
         torch="" if record is None else record.torch,
         cuda="" if record is None else record.cuda or "",
         allocator=os.environ.get("PYTORCH_ALLOC_CONF")
@@ -121,12 +120,6 @@ def _named(shares: Sequence[ModuleShare]) -> dict[str, int]:
 
 def _used(totals: DeviceTotals) -> int:
     return totals.peak_reserved_bytes + totals.context_bytes + totals.non_torch_bytes
-
-
-def _assumed(basis: Basis) -> tuple[str, ...]:
-    return tuple(
-        sorted({assumption.what for assumption in basis.assumptions if not assumption.is_note})
-    )
 
 
 def _places(shares: Sequence[SiteShare]) -> tuple[Place, ...]:

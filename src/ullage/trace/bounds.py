@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,58 +14,32 @@ class Peaks(NamedTuple):
     allocated_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class AtOnce:
-    """The bytes that a device would have needed had it done all its work at once.
+class Otherwise(enum.Enum):
+    """What is otherwise in a replay of the requests of a run."""
 
-    Attributes:
-        num_held: how many blocks were held back because another stream had used them.
-        held_bytes: of them, at the peak of what was reserved.
-        reserved_bytes: the peak of what would have been; None where it could not be measured.
-    """
-
-    device: int
-    num_held: int
-    held_bytes: int
-    reserved_bytes: int | None
+    COMPLETION = enum.auto()  # all work is done at once
+    TUNING = enum.auto()  # Inductor's cache spares it the timing of kernels
+    ADDRESSES = enum.auto()  # they come in the order of the other system
+    WORKSPACES = enum.auto()  # those of closed libraries are at their bounds
 
 
 @dataclass(frozen=True, slots=True)
-class WarmCache:
-    """The bytes that a device would have needed had Inductor's cache spared it timing kernels.
+class OtherPeaks:
+    """What a device would have needed otherwise.
 
     Attributes:
-        num_blocks: how many blocks the timing allocated.
-        largest_bytes: the largest of them.
-        allocated_bytes: the peak without them; None where it could not be measured.
-        reserved_low_bytes, reserved_high_bytes: the peaks of what would have been reserved, with
-            asynchronous work done late and at once; likewise.
+        what: is otherwise.
+        device: its index.
+        peaks: of the replays; empty where they do not come to what was recorded.
+        num_blocks: that depend on it: held back because another stream had used them, allocated by
+            the timing, or workspaces that libraries were handed, or could have been.
+        block_bytes: of those held back at the peak together; the largest of the timing.
+        names: of the workspaces that were replayed, as in `Assumption`.
     """
 
+    what: Otherwise
     device: int
-    num_blocks: int
-    largest_bytes: int
-    allocated_bytes: int | None
-    reserved_low_bytes: int | None
-    reserved_high_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkspaceEnds:
-    """The bytes that a device would have needed with closed libraries' workspaces at their bounds.
-
-    Attributes:
-        what: the names of the workspaces that were replayed, as in `AssumedBytes`.
-        num_blocks: how many of them the libraries were handed, or could have been.
-        allocated_low_bytes, allocated_high_bytes: the peaks of what would have been allocated;
-            None where they could not be measured.
-        reserved_low_bytes, reserved_high_bytes: those of what would have been reserved; likewise.
-    """
-
-    device: int
-    what: frozenset[str]
-    num_blocks: int
-    allocated_low_bytes: int | None
-    allocated_high_bytes: int | None
-    reserved_low_bytes: int | None
-    reserved_high_bytes: int | None
+    peaks: tuple[Peaks, ...]
+    num_blocks: int = 0
+    block_bytes: int = 0
+    names: frozenset[str] = frozenset()

@@ -8,19 +8,17 @@ so a block that event 3 brought and event 7 took is live at the positions 4, 5, 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ullage.printable import printable
-from ullage.protocol.plain import As, From, figure
+from ullage.protocol.plain import As, figure
 from ullage.protocol.plain import Mark as FieldMark
+from ullage.trace.assumptions import Assumption
 from ullage.trace.batch_waits import BatchWaits
-from ullage.trace.bounds import AtOnce as AtOnce
-from ullage.trace.bounds import Peaks, WarmCache, WorkspaceEnds
+from ullage.trace.bounds import OtherPeaks, Otherwise
 from ullage.trace.category import Category as Category
 from ullage.trace.field_checks import Index, Indices, Lines, Position, Positions
 from ullage.trace.measured import Measured
@@ -32,10 +30,6 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
-
-
-def _pairs(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple((printable(name), count) for name, count in counts.items())
 
 
 class EventKind(enum.IntEnum):
@@ -210,22 +204,11 @@ class GraphHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideBytes:
-    """Device memory that the driver or a library held outside the allocator, at its highest: both
-    ends of what it may have been. The device held the upper one.
-    """
-
-    what: str
-    count: int
-    low_bytes: int
-    high_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceTotals:
     """One device's counters at the end of the process, in bytes and counts.
 
-    `non_torch_bytes` has what is `outside` at its upper end. `place` is the device's in the run,
+    `outside` is what the driver and libraries held outside the allocator; `non_torch_bytes` has it
+    at its upper end. `place` is the device's in the run,
     `peak_of_all_bytes` what all processes used of it, 0: no other; `num_others` left a record.
     """
 
@@ -241,7 +224,7 @@ class DeviceTotals:
     num_segments: int
     num_ooms: int
     num_alloc_retries: int
-    outside: Annotated[tuple[OutsideBytes, ...], FieldMark.UNWRITTEN] = ()
+    outside: Annotated[tuple[Assumption, ...], FieldMark.UNWRITTEN] = ()
     peak_of_all_bytes: Annotated[int, FieldMark.UNWRITTEN] = 0
     place: Annotated[int, FieldMark.UNWRITTEN] = 0
     num_others: Annotated[int, FieldMark.NO_KEY] = 0
@@ -265,7 +248,7 @@ class DeviceTotals:
     @property
     def outside_spread_bytes(self) -> int:
         """How much less than its upper end what is outside may be."""
-        return sum(size.high_bytes - size.low_bytes for size in self.outside)
+        return sum(size.size_bytes for size in self.outside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,52 +302,18 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class HostRead:
-    """Values that a kernel may have written, read by the host, and what the run answered."""
-
-    what: str
-    count: int
-    where: str = ""
-    size_bytes: Annotated[int, As("bytes")] = 0
-    answer: str = "answered as zeros"
-
-
-@dataclass(frozen=True, slots=True)
-class AssumedShape:
-    """A shape that depended on such a value, and what was taken for it."""
-
-    what: str
-    count: int
-    where: str = ""
-    size_bytes: Annotated[int, As("bytes")] = 0
-    assumption: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AssumedBytes:
-    """A size that was answered from a model: its largest answer, with both ends for it."""
-
-    what: str
-    count: int
-    low_bytes: int
-    answered_bytes: int
-    high_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Record:
     """All that one watched process wrote down.
 
+    `basis` is what the player assumed.
     `last_use` has for each event that gave out a block the position at which it was last handed to
     a kernel, a library or a copy, 0 for never; this and `copies` are None in records of before.
     `requests` are those that were replayed against the program; then a step ends where none runs.
     `groups` are the ranks of each process group of a rank that was played alone. `num_not_yet` is
     how often the allocator asked whether another stream was done with a block, and it was not, and
     how many blocks were kept for a collective; only then can its bytes depend on when work is done;
-    `operands` has what was kept so at the end: (position, device, address). `at_once` has the
-    result of doing all work at once. `other_order` has pairs: a device, and its peaks with
-    the other order of addresses. `num_timed` is how often Inductor timed kernels; `warm`
-    has the result of not doing so. `workspace_ends` has the result of `scratch` at its bounds.
+    `operands` has what was kept so at the end: (position, device, address). `num_timed` is how
+    often Inductor timed kernels. `otherwise` has what replays of the requests come to.
     `attempts` has for each work for which a request of memory failed the numbers of these failures,
     and the bytes of all requests for it in order, negative where they failed.
     `recipe` is what an estimate was asked for, by name; empty where a program ran.
@@ -395,12 +344,7 @@ class Record:
     pinned_low: PinnedLevels | None = None
     holders: tuple[Holder, ...] = ()
     graphs: tuple[GraphHolder, ...] = ()
-    reads: tuple[HostRead, ...] = ()
-    shapes: tuple[AssumedShape, ...] = ()
-    assumed: tuple[AssumedBytes, ...] = ()
-    refused: Annotated[tuple[tuple[str, int], ...], From(Mapping[str, Index]), _pairs] = ()
-    num_not_initialised: Annotated[int, FieldMark.NO_KEY] = 0
-    not_initialised_bytes: Annotated[int, FieldMark.NO_KEY] = 0
+    basis: tuple[Assumption, ...] = ()
     ooms: tuple[OutOfMemory, ...] = ()
     done_without: Annotated[tuple[OutOfMemory, ...], FieldMark.NO_KEY] = ()
     host_peak_bytes: int = 0
@@ -412,12 +356,9 @@ class Record:
     groups: tuple[tuple[Index, ...], ...] = ()
     num_not_yet: int = 0
     operands: tuple[tuple[Index, Index, Index], ...] = ()
-    at_once: Annotated[tuple[AtOnce, ...], FieldMark.NO_KEY] = ()
-    other_order: Annotated[tuple[tuple[int, Peaks], ...], FieldMark.NO_KEY] = ()
     num_timed: int = 0
-    warm: Annotated[tuple[WarmCache, ...], FieldMark.NO_KEY] = ()
     scratch: Scratch | None = None
-    workspace_ends: Annotated[tuple[WorkspaceEnds, ...], FieldMark.NO_KEY] = ()
+    otherwise: Annotated[tuple[OtherPeaks, ...], FieldMark.NO_KEY] = ()
     requests: tuple[Request, ...] = ()
     work_log: WorkLog | None = None
     measured: Measured | None = None
@@ -425,6 +366,11 @@ class Record:
     num_lost_copies: int = 0
     attempts: tuple[tuple[tuple[Index, ...], tuple[Index, ...]], ...] = ()
     recipe: tuple[tuple[str, str], ...] = ()
+
+    def otherwise_on(self, device: int, what: Otherwise) -> OtherPeaks | None:
+        """What a device would have needed otherwise; None: no replay says so."""
+        each = (other for other in self.otherwise if (other.device, other.what) == (device, what))
+        return next(each, None)
 
     def order(self, own_pid: int) -> tuple[bool, int, float]:
         """The order of a run's records: the program's own process, then by rank and start."""

@@ -115,7 +115,6 @@ def parse_record(value: object) -> Record:
             _parse_columns(PinnedLevels, fields, "pinned_low") if "pinned_low" in fields else None
         ),
         scratch=_parse_columns(Scratch, fields, "scratch") if "scratch" in fields else None,
-        **_parse_not_initialised(fields),
         work_log=parse_work_log(fields),
         measured=parse_measured(fields),
         batch_waits=parse_batch_waits(fields),
@@ -137,14 +136,6 @@ def _rows(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
 def _parse_columns(kind: type[T], fields: Mapping[str, Any], name: str) -> T:
     width = len(ROWS["pinned" if kind is PinnedLevels else name])
     return field_checks.read(kind, field_checks.columns(_rows(fields, name), width, name), name)
-
-
-def _parse_not_initialised(fields: Mapping[str, Any]) -> dict[str, Any]:
-    counted = field_checks.typed(fields.get("not_initialised", {}), dict, "not_initialised")
-    return {
-        "num_not_initialised": field_checks.size(counted.get("count", 0), "count"),
-        "not_initialised_bytes": field_checks.size(counted.get("bytes", 0), "bytes"),
-    }
 
 
 def _parse_events(fields: Mapping[str, Any]) -> Events:

@@ -48,6 +48,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
         "num_tokens", "first_call_bytes", "last_call_bytes", "num_beside", "has_failed",
     ),
     "token_growth": ("call", "bytes"),
+    "basis": ("kind", "what", "where", "count", "low_bytes", "likely_bytes", "high_bytes"),
 }  # fmt: skip
 """The entries of a list, where each is a row of values."""
 
@@ -96,21 +97,6 @@ class EventColumns(TypedDict):
     precision: NotRequired[bytes]
 
 
-class IntervalFields(TypedDict):
-    """A size that is known within bounds."""
-
-    what: str
-    count: int
-    low_bytes: int
-    high_bytes: int
-
-
-class AssumedFields(IntervalFields):
-    """A size that was answered from a model."""
-
-    answered_bytes: int
-
-
 class PeakFields(TypedDict):
     """The allocator's peaks and counts of a device."""
 
@@ -124,14 +110,14 @@ class PeakFields(TypedDict):
 
 
 class DeviceFields(PeakFields):
-    """The totals of a device."""
+    """The totals of a device; `outside` has rows of a basis, the upper end being likely."""
 
     index: int
     name: str
     total_bytes: int
     context_bytes: int
     non_torch_bytes: int
-    outside: list[IntervalFields]
+    outside: Rows
     peak_of_all_bytes: int
     place: int
 
@@ -145,33 +131,6 @@ class OomFields(TypedDict):
     message: str | None
     where: str | None
     ended: NotRequired[str]
-
-
-class ReadFields(TypedDict):
-    """Values that a kernel may have written, read by the host."""
-
-    what: str
-    where: str | None
-    count: int
-    bytes: int
-    answer: str
-
-
-class ShapeFields(TypedDict):
-    """A shape that depended on such values."""
-
-    what: str
-    where: str | None
-    count: int
-    bytes: int
-    assumption: str
-
-
-class SkippedFields(TypedDict):
-    """Weights that were not initialised, as nothing read them."""
-
-    count: int
-    bytes: int
 
 
 class WorkLogFields(TypedDict):
@@ -207,14 +166,10 @@ class HolderFields(TypedDict):
 class BasisFields(TypedDict):
     """The unknown values, and the assumptions in their place."""
 
-    reads: list[ReadFields]
-    shapes: list[ShapeFields]
-    assumed: list[AssumedFields]
-    refused: dict[str, int]
+    basis: Rows
     operands: Rows
     num_not_yet: int
     num_timed: int
-    not_initialised: SkippedFields
 
 
 class PressureFields(TypedDict):

@@ -4,11 +4,12 @@ On the phantom, work is finished when the host has waited for it, so a block tha
 used is reused as late as possible. That gives the upper bound. For the lower bound, the requests of
 the trace are replayed with each block freed where the program released it.
 
-    measure_at_once(read_snapshot(path), record, interpreter)       an `AtOnce` for each device
+    measure_at_once(read_snapshot(path), record, where)       `OtherPeaks` of each device
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,8 @@ from ullage.explain.completion import find_kept
 from ullage.explain.owners.dead_weight import find_last_uses
 from ullage.explain.owners.matching import match_record
 from ullage.trace.blocks import Blocks, held_before, pair_events, read_blocks
-from ullage.trace.model import AtOnce, Record
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.trace.model import Record
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import find_requests
 from ullage.trace.snapshot import Action, EventTable, Int64Array, Snapshot
@@ -25,7 +27,9 @@ from ullage.whatif.replays import Where
 from ullage.whatif.variants import replay_variants
 
 
-def measure_at_once(snapshot: Snapshot, record: Record | None, where: Where) -> tuple[AtOnce, ...]:
+def measure_at_once(
+    snapshot: Snapshot, record: Record | None, where: Where
+) -> tuple[OtherPeaks, ...]:
     """The other end of each device that a trace tells of.
 
     The record knows which blocks were kept for collectives, which go after their last use here.
@@ -42,7 +46,7 @@ def measure_at_once(snapshot: Snapshot, record: Record | None, where: Where) -> 
     )
 
 
-def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Where) -> AtOnce:
+def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Where) -> OtherPeaks:
     late, events = replay(snapshot, device), snapshot.events_of(device)
     given_back = let_go(late.blocks, events)
     if record is not None:
@@ -52,16 +56,16 @@ def _measure(snapshot: Snapshot, record: Record | None, device: int, where: Wher
     reserved = held_before(late.segments, late.num_events)
     peak = int(reserved.argmax())
     at_peak = is_held & (given_back < peak) & (late.blocks.death >= peak)
-    at_once = AtOnce(
-        device=device,
-        num_held=int(is_held.sum()),
-        held_bytes=int(late.blocks.size_bytes[at_peak].sum()),
-        reserved_bytes=int(reserved[peak]),
-    )
-    if not at_once.num_held:
-        return at_once
-    once = replace(late, blocks=replace(late.blocks, death=given_back))
-    return replace(at_once, reserved_bytes=_replay_both(snapshot, device, (late, once), where))
+    allocated = int(held_before(late.blocks, late.num_events).max())
+    peaks: Sequence[Peaks] = [Peaks(int(reserved[peak]), allocated)]
+    if is_held.any():
+        once = replace(late, blocks=replace(late.blocks, death=given_back))
+        # Empty where a replay of the recorded requests does not come to the recorded peak.
+        variants = [find_requests(snapshot, end, device) for end in (late, once)]
+        peaks = replay_variants(snapshot, device, late, variants, where)
+    held_bytes = int(late.blocks.size_bytes[at_peak].sum())
+    number = int(is_held.sum())
+    return OtherPeaks(Otherwise.COMPLETION, device, tuple(peaks), number, held_bytes)
 
 
 def let_go(blocks: Blocks, events: EventTable) -> Int64Array:
@@ -86,14 +90,3 @@ def _last_uses_of_kept(record: Record, late: Replay, device: int) -> Int64Array:
         return death
     is_kept = find_kept(record, match.recorded)[match.row] & (match.row >= 0)
     return np.where(is_kept, np.maximum(used, late.blocks.birth + 1), death)
-
-
-def _replay_both(
-    snapshot: Snapshot, device: int, ends: tuple[Replay, Replay], where: Where
-) -> int | None:
-    """The peak of reserved memory with all work finished at once; None if a replay of the recorded
-    requests does not reproduce the recorded peak.
-    """
-    variants = [find_requests(snapshot, end, device) for end in ends]
-    peaks = replay_variants(snapshot, device, ends[0], variants, where)
-    return peaks[0].reserved_bytes if peaks else None

@@ -16,7 +16,7 @@ from ullage.explain.owners.matching import Match
 from ullage.programs.allocator_replay import EMPTY_CACHE
 from ullage.protocol.run import Platform
 from ullage.trace.blocks import read_blocks
-from ullage.trace.bounds import Peaks
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.model import EventKind, Int64Array, Record
 from ullage.trace.requests import Requests, in_order
 from ullage.whatif.replays import Where
@@ -29,7 +29,7 @@ def measure_by_events(record: Record, where: Where, platform: Platform) -> Recor
     events = record.events
     if record.first_position or len(events) > MAX_EVENTS or (events.kind != EventKind.BLOCK).any():
         return record
-    others, ends = [], []
+    otherwise: list[OtherPeaks] = []
     for device in np.unique(events.device).tolist():
         variants, scratch = _requests_of(record, device)
         rows = np.flatnonzero(events.device == device)
@@ -39,11 +39,12 @@ def measure_by_events(record: Record, where: Where, platform: Platform) -> Recor
             continue
         if where.build.chooses_by_address:
             (other,) = replay_peaks(variants[:1], "", platform.other, where)
-            others.append((device, Peaks(other.reserved_bytes, allocated)))
+            same = (Peaks(other.reserved_bytes, allocated),)
+            otherwise.append(OtherPeaks(Otherwise.ADDRESSES, device, same))
         if record.scratch is not None and len(scratch):
-            bounds = ends_of(device, record.scratch, scratch, peaks[1:])
-            ends.append(replace(bounds, allocated_low_bytes=None, allocated_high_bytes=None))
-    return replace(record, other_order=tuple(others), workspace_ends=tuple(ends))
+            bounds = [Peaks(each.reserved_bytes, allocated) for each in peaks[1:]]
+            otherwise.append(ends_of(device, record.scratch, scratch, bounds))
+    return replace(record, otherwise=tuple(otherwise))
 
 
 def _requests_of(record: Record, device: int) -> tuple[list[Requests], Int64Array]:

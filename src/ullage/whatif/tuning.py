@@ -5,7 +5,7 @@ copies of their arguments and a buffer that flushes the L2 cache. The segments t
 and later blocks use them, so that the peak of what is reserved differs from that of a run with a
 warm cache. This is the warm end: the requests of the trace again, without those of the timing.
 
-    measure_warm(read_snapshot(path), interpreter)       a `WarmCache` for each device
+    measure_warm(read_snapshot(path), where)       `OtherPeaks` of each device
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ullage.trace.blocks import BoolArray
-from ullage.trace.bounds import Peaks, WarmCache
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Snapshot, Stacks
@@ -45,7 +45,7 @@ class _Timed:
     is_timing: BoolArray
 
 
-def measure_warm(snapshot: Snapshot, where: Where) -> tuple[WarmCache, ...]:
+def measure_warm(snapshot: Snapshot, where: Where) -> tuple[OtherPeaks, ...]:
     """The warm end of each device on which kernels were timed; without a figure where a replay of
     what was recorded does not come to it.
 
@@ -85,16 +85,13 @@ def _is_timer(file: str, function: str) -> bool:
     return any(place.endswith(end) and function in names for end, names in TIMERS.items())
 
 
-def _measure(snapshot: Snapshot, trace: _Timed, where: Where) -> WarmCache:
-    peaks = _replay_all(snapshot, trace, where)
-    reserved = [peak.reserved_bytes for peak in peaks]
-    return WarmCache(
-        device=trace.device,
+def _measure(snapshot: Snapshot, trace: _Timed, where: Where) -> OtherPeaks:
+    return OtherPeaks(
+        Otherwise.TUNING,
+        trace.device,
+        tuple(_replay_all(snapshot, trace, where)),
         num_blocks=int(trace.is_timing.sum()),
-        largest_bytes=int(trace.recorded.blocks.size_bytes[trace.is_timing].max()),
-        allocated_bytes=peaks[0].allocated_bytes if peaks else None,
-        reserved_low_bytes=min(reserved, default=None),
-        reserved_high_bytes=max(reserved, default=None),
+        block_bytes=int(trace.recorded.blocks.size_bytes[trace.is_timing].max()),
     )
 
 

@@ -2,7 +2,7 @@
 shows whether it can be replayed.
 
     replay_variants(snapshot, device, recorded, [requests, *variants], where)     the peaks of each
-    measure_other_order(snapshot, where)                              ((device, Peaks), ...)
+    measure_other_order(snapshot, where)                              `OtherPeaks` of each device
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ullage.protocol.run import Platform
 from ullage.trace.addresses import platform_of
 from ullage.trace.blocks import held_before
-from ullage.trace.bounds import Peaks
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.replay import Replay, replay
 from ullage.trace.requests import Requests, find_requests
 from ullage.trace.snapshot import Snapshot
@@ -55,7 +55,7 @@ def replay_peaks(
     return peaks if len(peaks) == len(orders) else []
 
 
-def measure_other_order(snapshot: Snapshot, where: Where) -> tuple[tuple[int, Peaks], ...]:
+def measure_other_order(snapshot: Snapshot, where: Where) -> tuple[OtherPeaks, ...]:
     """The devices of a trace, each with its peaks had the driver handed out addresses in the order
     of the other system, where a replay under that of the run comes to what was recorded: with
     default settings, without private pools, and where memory did not run short.
@@ -72,7 +72,11 @@ def measure_other_order(snapshot: Snapshot, where: Where) -> tuple[tuple[int, Pe
         for device, events in enumerate(snapshot.events)
         if 0 < len(events) <= MAX_EVENTS
     )
-    return tuple((device, peak) for device, peak in peaks if peak is not None)
+    return tuple(
+        OtherPeaks(Otherwise.ADDRESSES, device, (peak,))
+        for device, peak in peaks
+        if peak is not None
+    )
 
 
 def _measure(snapshot: Snapshot, device: int, where: Where) -> Peaks | None:

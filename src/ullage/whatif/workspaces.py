@@ -6,7 +6,7 @@ the bounds of a workspace are not those of the peak. Here the requests of a trac
 with each workspace at its lower, and with each at its upper bound; one that was not needed is then
 allocated and freed where the operation began, on the default stream.
 
-    measure_workspaces(read_snapshot(path), record, where)       a `WorkspaceEnds` for each device
+    measure_workspaces(read_snapshot(path), record, where)       `OtherPeaks` of each device
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from ullage.explain.owners.matching import Match, match_record
 from ullage.programs.allocator_replay import ATTEMPT
 from ullage.trace.blocks import BoolArray, find_blocks, read_blocks
-from ullage.trace.bounds import Peaks, WorkspaceEnds
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.model import Record, Scratch
 from ullage.trace.replay import replay
 from ullage.trace.requests import Requests, find_requests
@@ -45,9 +45,7 @@ class _Resized:
     bytes: Int64Array
 
 
-def measure_workspaces(
-    snapshot: Snapshot, record: Record, where: Where
-) -> tuple[WorkspaceEnds, ...]:
+def measure_workspaces(snapshot: Snapshot, record: Record, where: Where) -> tuple[OtherPeaks, ...]:
     """Both ends of each device whose libraries were handed workspaces of an assumed size; without a
     figure where a replay of what was recorded does not come to it.
 
@@ -65,7 +63,7 @@ def measure_workspaces(
 
 def _measure(
     snapshot: Snapshot, record: Record, scratch: Scratch, device: int, where: Where
-) -> WorkspaceEnds:
+) -> OtherPeaks:
     rows = np.flatnonzero(scratch.device == device)
     recorded = replay(snapshot, device)
     match = match_record(record, read_blocks(record), recorded, device)
@@ -80,16 +78,10 @@ def _measure(
     return ends_of(device, scratch, rows, peaks)
 
 
-def ends_of(
-    device: int, scratch: Scratch, rows: Int64Array, peaks: Sequence[Peaks]
-) -> WorkspaceEnds:
+def ends_of(device: int, scratch: Scratch, rows: Int64Array, peaks: Sequence[Peaks]) -> OtherPeaks:
     """The ends of a device with the workspaces of these rows; unknown without peaks."""
-    what = frozenset(scratch.what[row] for row in rows)
-    if not peaks:
-        return WorkspaceEnds(device, what, len(rows), None, None, None, None)
-    reserved, allocated = zip(*peaks, strict=True)
-    ends = (min(allocated), max(allocated), min(reserved), max(reserved))
-    return WorkspaceEnds(device, what, len(rows), *ends)
+    names = frozenset(scratch.what[row] for row in rows)
+    return OtherPeaks(Otherwise.WORKSPACES, device, tuple(peaks), len(rows), names=names)
 
 
 def find_resized(

@@ -12,6 +12,7 @@ from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration, join_errors
 from ullage.clock.given_work import GivenWork, Product
 from ullage.clock.host import HostInterval
+from ullage.clock.reading import given_work
 from ullage.clock.simulation import HostCosts
 from ullage.clock.spread import slowest_of
 from ullage.clock.step import measure_step
@@ -50,7 +51,9 @@ def step_of(*categories: Category, width: float = 1.0, load: Load | None = None)
         )
 
     log = WorkLog(0, np.array(rows, dtype=ENTRY), np.array([], dtype=ENTRY), works)
-    time = measure_step(log, find_gpu("h100-80gb"), cost_of, NOTHING)
+    given_works = tuple(map(given_work, works))
+    costs = tuple(map(cost_of, given_works))
+    time = measure_step(log, find_gpu("h100-80gb"), given_works, costs, NOTHING)
     assert time is not None
     return time
 

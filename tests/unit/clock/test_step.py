@@ -12,6 +12,7 @@ from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
 from ullage.clock.given_work import CollectiveCall, GivenWork, KernelLaunch, Product
 from ullage.clock.host import HostInterval
+from ullage.clock.reading import given_work
 from ullage.clock.simulation import HostCosts
 from ullage.clock.spread import WAITING, slowest_of
 from ullage.clock.step import Batch, measure_step
@@ -42,6 +43,10 @@ def cost_of(work: GivenWork) -> Cost:
     return Cost(Duration(0.5, 1.0, 9.0, "unknown"), Category.UNKNOWN, "riddle")
 
 
+GIVEN = tuple(map(given_work, WORKS))
+COSTS = tuple(map(cost_of, GIVEN))
+
+
 def given(work: int, lane: int = 0, scope: int = -1) -> tuple[int, ...]:
     return (0, work, scope, 5, lane, EntryKind.GIVEN, 0)
 
@@ -61,7 +66,14 @@ def a_step(number: int) -> list[tuple[int, ...]]:
 def measure(rows: list[tuple[int, ...]], host: HostInterval = NOTHING) -> StepTime | None:
     log = WorkLog(0, np.array(rows, dtype=ENTRY), np.array([], dtype=ENTRY), WORKS)
     return measure_step(
-        log, GPU, cost_of, host, modules=("layer", "norm"), batch=Batch(4, 1000), basis=["made up"]
+        log,
+        GPU,
+        GIVEN,
+        COSTS,
+        host,
+        modules=("layer", "norm"),
+        batch=Batch(4, 1000),
+        basis=["made up"],
     )
 
 
@@ -152,21 +164,20 @@ def test_a_graph_takes_as_long_as_its_longest_stream() -> None:
     captured = [(3, work, -1, 0, lane, EntryKind.CAPTURED, 0) for work, lane in
                 ((PRODUCT, 0), (KERNEL, 0), (MESSAGE, 1))]  # fmt: skip
     log = WorkLog(0, np.array(rows, dtype=ENTRY), np.array(captured, dtype=ENTRY), WORKS)
-    time = measure_step(log, GPU, cost_of, NOTHING)
+    time = measure_step(log, GPU, GIVEN, COSTS, NOTHING)
     assert time is not None and time.extremes == (5.0, 6.0, 7.0) and time.flops == 1e12
 
 
 def test_a_rank_of_a_job_waits_for_the_slowest_and_the_kinds_still_add_up() -> None:
-    def loaded(work: GivenWork) -> Cost:
-        cost = cost_of(work)
-        is_message = isinstance(work, CollectiveCall)
-        return replace(cost, load=Load(0.0, 0.0, "NVLink")) if is_message else cost
-
+    loaded = [
+        replace(cost, load=Load(0.0, 0.0, "NVLink")) if isinstance(work, CollectiveCall) else cost
+        for work, cost in zip(GIVEN, COSTS, strict=True)
+    ]
     log = WorkLog(
         0, np.array([*a_step(1), *a_step(2)], dtype=ENTRY), np.array([], dtype=ENTRY), WORKS
     )
-    of_eight = measure_step(log, GPU, loaded, NOTHING)
-    of_many = measure_step(log, GPU, loaded, NOTHING, num_ranks=128)
+    of_eight = measure_step(log, GPU, GIVEN, loaded, NOTHING)
+    of_many = measure_step(log, GPU, GIVEN, loaded, NOTHING, num_ranks=128)
     assert of_eight is not None and of_many is not None
     # The log's own communicator has 8 ranks; all 10 seconds are computed.
     assert of_eight.step.s == pytest.approx(10 * (1 + slowest_of(8)))

@@ -41,6 +41,7 @@ NO_SIZE |= {
     "tuple[Entry | None, Machine]",
     "Iterator[Stretch]",
     "Iterator[StepPart]",
+    "Iterator[tuple[Stretch, Sequence[int]]]",
     "Play",
     "Recipe",
 }

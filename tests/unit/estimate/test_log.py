@@ -15,10 +15,11 @@ from tests.rows import each
 
 import ullage
 from ullage.errors import SpecError
-from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
+from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate, estimate_training
 from ullage.estimate.training.layout import Layout
 from ullage.estimate.training.log import write_log
 from ullage.estimate.training.recipe import Lora, Recipe
+from ullage.explain.basis import BasisKind, allocator_basis
 from ullage.explain.compare.causes import CauseKind
 from ullage.explain.owners.ownership import code_of
 from ullage.explain.rules.registry import find_findings
@@ -78,6 +79,24 @@ def test_the_log_agrees_with_itself_and_with_the_totals(name: str) -> None:
         assert device.owners_at_peak.get(category, 0) == pytest.approx(
             size, abs=0.001 * found.allocated.likely
         )
+
+
+@pytest.mark.parametrize("name", ["adapted", "sharded"])
+def test_the_log_has_the_basis_of_the_estimate(name: str) -> None:
+    found, report = explained(name)
+    assert report.record is not None
+    rows = report.record.basis
+    assert [row.what for row in rows if row.low_bytes is None] == list(found.assumptions)
+    inside = [term for term in found.terms if term.name not in OUTSIDE]
+    sizes = [row for row in rows if row.size_bytes]
+    assert [(row.low_bytes, row.likely_bytes, row.high_bytes) for row in sizes] == [
+        (term.low_bytes, term.bytes, term.high_bytes)
+        for term in inside
+        if term.low_bytes < term.high_bytes
+    ]
+    assert allocator_basis([report.record]).kind is BasisKind.ASSUMED
+    outside = report.record.devices[0].outside
+    assert [row.what for row in outside] == ["NCCL"] * (name == "sharded")
 
 
 def test_a_log_that_is_written_can_be_read(tmp_path: Path) -> None:

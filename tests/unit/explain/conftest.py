@@ -229,8 +229,7 @@ class SnapshotBuilder:
             "exit": {"kind": "returned", "exception": None, "message": None, "where": None,
                      "code": 0},
             "devices": [device], "first_position": 0, "events": events, "marks": self.marks,
-            "claims": self.claims, "workspaces": [], "reads": [], "shapes": [], "assumed": [],
-            "refused": {}, "not_initialised": {"count": 0, "bytes": 0}, "ooms": self.ooms,
+            "claims": self.claims, "workspaces": [], "basis": [], "ooms": self.ooms,
             "host_peak_bytes": 0, "pinned_peak_bytes": 0, "warnings": [],
         }  # fmt: skip
 

@@ -15,27 +15,31 @@ from ullage.explain.run import explain_run
 from ullage.gpus.catalog import Gpu
 from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
-from ullage.trace.bounds import Peaks
-from ullage.trace.model import AtOnce, Record
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.trace.model import Record
 
 Make = Callable[..., Record]
 # 70 bytes at once, and 70 are reserved.
 SCRIPT = "+30 +40 -30 +30 -30"
 
 
+def in_other_order(reserved: int, allocated: int, device: int = 0) -> tuple[OtherPeaks, ...]:
+    return (OtherPeaks(Otherwise.ADDRESSES, device, (Peaks(reserved, allocated),)),)
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
         ((), AddressEnds(70, 70, 70, 70)),
-        (((0, Peaks(60, 70)),), AddressEnds(60, 70, 70, 70)),
-        (((0, Peaks(90, 65)),), AddressEnds(70, 90, 65, 70)),
-        (((1, Peaks(90, 75)),), AddressEnds(70, 70, 70, 70)),  # of another device
+        (in_other_order(60, 70), AddressEnds(60, 70, 70, 70)),
+        (in_other_order(90, 65), AddressEnds(70, 90, 65, 70)),
+        (in_other_order(90, 75, device=1), AddressEnds(70, 70, 70, 70)),
     ],
 )
 def test_the_ends_are_those_of_both_orders(
-    make_record: Make, other: tuple[tuple[int, Peaks], ...], expected: AddressEnds
+    make_record: Make, other: tuple[OtherPeaks, ...], expected: AddressEnds
 ) -> None:
-    record = replace(make_record(SCRIPT), other_order=other)
+    record = replace(make_record(SCRIPT), otherwise=other)
     assert find_address_ends(record, record.devices[0]) == expected
 
 
@@ -43,7 +47,7 @@ def test_the_ends_are_those_of_both_orders(
 def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
     make_record: Make, program: Program, small_gpu: Gpu, other: int
 ) -> None:
-    record = replace(make_record(SCRIPT), other_order=((0, Peaks(other, 70)),))
+    record = replace(make_record(SCRIPT), otherwise=in_other_order(other, 70))
     report = explain_run(
         [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
     )
@@ -63,7 +67,7 @@ def test_the_report_states_them_and_the_verdict_uses_the_upper_one(
 def test_what_is_allocated_has_the_ends_of_both_orders_too(
     make_record: Make, program: Program, small_gpu: Gpu, other: int
 ) -> None:
-    record = replace(make_record(SCRIPT), other_order=((0, Peaks(70, other)),))
+    record = replace(make_record(SCRIPT), otherwise=in_other_order(70, other))
     report = explain_run(
         [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
     )
@@ -77,7 +81,8 @@ def test_what_is_allocated_has_the_ends_of_both_orders_too(
 
 def test_both_assumptions_add_up(make_record: Make, program: Program, small_gpu: Gpu) -> None:
     record = make_record(SCRIPT, num_not_yet=1)
-    record = replace(record, other_order=((0, Peaks(90, 70)),), at_once=(AtOnce(0, 1, 10, 55),))
+    once = OtherPeaks(Otherwise.COMPLETION, 0, (Peaks(55, 70),), 1, 10)
+    record = replace(record, otherwise=(*in_other_order(90, 70), once))
     report = explain_run(
         [(record, None)], program=program, torch="2.11.0", gpu=small_gpu, is_unlimited=False
     )

@@ -10,7 +10,7 @@ from ullage.explain.basis import BasisKind, allocator_basis
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]
-SIZES = {"low_bytes": 0, "answered_bytes": 1, "high_bytes": 2}
+READ = ["read", "host read, answered as zeros", "a.py:1 in f", 2, None, 8, None]
 
 
 def test_nothing_assumed_is_exact(make_record: Make) -> None:
@@ -19,7 +19,7 @@ def test_nothing_assumed_is_exact(make_record: Make) -> None:
 
 
 def test_weights_left_uninitialised_are_listed_beside_an_exact_answer(make_record: Make) -> None:
-    basis = allocator_basis([make_record("+7", not_initialised={"count": 3, "bytes": 12})])
+    basis = allocator_basis([make_record("+7", basis=[["weights", "made", "", 3, None, 0, None]])])
     assert basis.kind is BasisKind.EXACT
     assert [made.count for made in basis.assumptions] == [3]
 
@@ -27,19 +27,18 @@ def test_weights_left_uninitialised_are_listed_beside_an_exact_answer(make_recor
 @pytest.mark.parametrize(
     "assumed",
     [
-        {"reads": [{"what": "host read", "where": "a.py:1 in f", "count": 2, "bytes": 8}]},
-        {"refused": {"cusparseFoo": 1}},
-        {"assumed": [{"what": "workspace", "count": 1, **SIZES}]},
+        READ,
+        ["call", "cusparseFoo answered with 'not supported'", "", 1, None, 0, None],
+        ["workspace", "workspace", "", 1, 0, 1, 2],
     ],
 )
 def test_what_bytes_hang_on_makes_an_answer_assumed(
-    make_record: Make, assumed: dict[str, object]
+    make_record: Make, assumed: list[object]
 ) -> None:
-    basis = allocator_basis([make_record("+7", **assumed)])
+    basis = allocator_basis([make_record("+7", basis=[assumed])])
     assert basis.kind is BasisKind.ASSUMED
 
 
 def test_the_same_assumption_of_two_processes_is_one_entry(make_record: Make) -> None:
-    read = {"reads": [{"what": "host read", "where": "a.py:1 in f", "count": 2, "bytes": 8}]}
-    basis = allocator_basis([make_record("+7", **read), make_record("+7", **read)])
+    basis = allocator_basis([make_record("+7", basis=[READ]), make_record("+7", basis=[READ])])
     assert [(made.where, made.count) for made in basis.assumptions] == [("a.py:1 in f", 4)]

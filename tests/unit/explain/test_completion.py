@@ -17,15 +17,22 @@ from ullage.explain.verdict import Verdict
 from ullage.gpus.catalog import Gpu
 from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
-from ullage.trace.model import AtOnce, Record
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.trace.model import Record
 
 Make = Callable[..., Record]
 # 70 bytes at once, 40 at the end: 70 are reserved.
 SCRIPT = "+30 +40 -30 +30 -30"
 
 
-def held(make_record: Make, *at_once: AtOnce, num_not_yet: int = 5) -> Record:
-    return replace(make_record(SCRIPT, num_not_yet=num_not_yet), at_once=at_once)
+def at_once(reserved: int | None, device: int = 0) -> OtherPeaks:
+    """Two blocks of 30 bytes together were held back."""
+    peaks = () if reserved is None else (Peaks(reserved, 70),)
+    return OtherPeaks(Otherwise.COMPLETION, device, peaks, 2, 30)
+
+
+def held(make_record: Make, *once: OtherPeaks, num_not_yet: int = 5) -> Record:
+    return replace(make_record(SCRIPT, num_not_yet=num_not_yet), otherwise=once)
 
 
 def explain(record: Record, program: Program, gpu: Gpu) -> RunReport:
@@ -35,23 +42,23 @@ def explain(record: Record, program: Program, gpu: Gpu) -> RunReport:
 
 
 @pytest.mark.parametrize(
-    ("at_once", "expected"),
+    ("once", "expected"),
     [
-        ((AtOnce(0, 2, 30, 45),), Completion(45, 70, 2, 30)),
-        ((AtOnce(0, 2, 30, 80),), Completion(70, 80, 2, 30)),  # fragmentation the other way round
-        ((AtOnce(0, 2, 30, None),), Completion(70, 70, 2, 30)),  # no less than was allocated: 70
-        ((AtOnce(1, 2, 30, 45),), Completion(70, 70, None, None)),  # of another device
+        (at_once(45), Completion(45, 70, 2, 30)),
+        (at_once(80), Completion(70, 80, 2, 30)),  # fragmentation the other way round
+        (at_once(None), Completion(70, 70, 2, 30)),  # no less than was allocated: 70
+        (at_once(45, device=1), Completion(70, 70, None, None)),
     ],
 )
 def test_the_ends_are_those_of_the_run_and_of_its_replay(
-    make_record: Make, at_once: tuple[AtOnce, ...], expected: Completion
+    make_record: Make, once: OtherPeaks, expected: Completion
 ) -> None:
-    record = held(make_record, *at_once)
+    record = held(make_record, once)
     assert find_completion(record, record.devices[0]) == expected
 
 
 def test_where_the_allocator_was_never_told_to_wait_there_is_one_end(make_record: Make) -> None:
-    record = held(make_record, AtOnce(0, 2, 30, 45), num_not_yet=0)
+    record = held(make_record, at_once(45), num_not_yet=0)
     assert find_completion(record, record.devices[0]) == Completion(70, 70, 0, 0)
 
 
@@ -65,7 +72,7 @@ def test_without_a_replay_no_less_is_reserved_than_was_allocated(make_record: Ma
 def test_the_verdict_goes_by_the_upper_end_and_the_interval_reaches_to_the_lower(
     make_record: Make, program: Program, small_gpu: Gpu, other: int
 ) -> None:
-    report = explain(held(make_record, AtOnce(0, 2, 30, other)), program, small_gpu)
+    report = explain(held(make_record, at_once(other)), program, small_gpu)
     (device,) = report.devices
     low, high = sorted((70, other))
     assert device.peak_used_bytes == high + 120
@@ -83,9 +90,9 @@ def test_the_verdict_goes_by_the_upper_end_and_the_interval_reaches_to_the_lower
 def test_a_program_that_fits_by_its_lower_end_alone_does_not_fit(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
-    record = held(make_record, AtOnce(0, 2, 30, 95))
+    record = held(make_record, at_once(95))
     tight = replace(small_gpu, total_bytes=200, total_low_bytes=200, total_high_bytes=200)
-    assert explain(replace(record, at_once=()), program, tight).verdict is Verdict.FITS
+    assert explain(replace(record, otherwise=()), program, tight).verdict is Verdict.FITS
     assert explain(record, program, tight).verdict is Verdict.OUT_OF_MEMORY
 
 

@@ -70,11 +70,9 @@ def raw(file_of: Callable[..., dict[str, Any]]) -> dict[str, Any]:
              "where": f"t.py:3 in f{EVIL}", "code": 1}  # fmt: skip
     whole["ullage"] |= {
         "exit": ended, "warnings": [EVIL], "argv": ["train.py", EVIL], "modules": [EVIL],
-        "reads": [{"what": EVIL, "where": EVIL, "count": 1, "bytes": 4}],
-        "assumed": [{"what": EVIL, "count": 1, "low_bytes": 0, "answered_bytes": 1,
-                     "high_bytes": 2}],
+        "basis": [["read", EVIL, EVIL, 1, None, 4, None], ["workspace", EVIL, "", 1, 0, 1, 2],
+                  ["call", EVIL, "", 1, None, 0, None]],
         "holders": [[1, 0, 1 << 36, EVIL]],
-        "refused": {EVIL: 1},
     }  # fmt: skip
     whole["ullage"]["ooms"] = [
         {**one, "message": f"m{EVIL}", "where": EVIL, "ended": EVIL}

@@ -13,6 +13,7 @@ from ullage.errors import SpecError
 from ullage.explain.rules.registry import RULES, find_findings, find_rule
 from ullage.explain.rules.rule import Finding, Kind
 from ullage.explain.snapshot import SnapshotReport
+from ullage.trace.record_schema import PRECISIONS
 from ullage.units import MIB
 
 ReportOf = Callable[..., SnapshotReport]
@@ -524,18 +525,45 @@ def test_a_cache_for_each_stream_is_found(
         assert [one.gain_bytes // MIB for one in findings] == [400] * count
 
 
+@pytest.mark.parametrize(
+    ("code", "script", "precision", "is_found"),
+    [
+        ("UL106", CASES["UL106"][0], "float32", True),
+        ("UL106", CASES["UL106"][0], "bfloat16", False),  # the copies would be of 8 bits
+        ("UL124", CASES["UL124"][0].replace("make_mask:2", "make_mask:2=buffer"), "bool", True),
+        ("UL124", CASES["UL124"][0].replace("make_mask:2", "make_mask:2=buffer"), "int64", False),
+    ],
+)
+def test_the_types_of_what_has_an_owner_count(
+    report_of: ReportOf,
+    file_of: Callable[..., dict[str, Any]],
+    code: str,
+    script: str,
+    precision: str,
+    *,
+    is_found: bool,
+) -> None:
+    file = file_of(script, has_record=True)
+    record = file["ullage"]
+    codes = bytearray(len(record["events"]["kind"]))
+    for position, *_ in record["claims"]:
+        codes[position - 1] = PRECISIONS.index(precision)
+    record["events"]["precision"] = bytes(codes)
+    assert (code in found(report_of("", **file))) is is_found
+
+
 @pytest.mark.parametrize("num_plans", [250, 4096])
 def test_plans_of_ffts_are_found_past_some_hundreds(
     report_of: ReportOf, file_of: Callable[..., dict[str, Any]], num_plans: int
 ) -> None:
     file = file_of("[20 a+1", has_record=True)
-    sizes = {"low_bytes": num_plans * 437_500, "high_bytes": num_plans * 720_896}
+    low, high = num_plans * 437_500, num_plans * 720_896
     (device,) = file["ullage"]["devices"]
-    device["outside"] = [{"what": "cuFFT plans", "count": 4200, **sizes}]
+    device["outside"] = [["outside", "cuFFT plans", "", 4200, low, high, high]]
     finding = found(report_of("", **file)).get("UL149")
     assert (finding is not None) == (num_plans > 300)
     if finding is not None:
-        assert finding.gain_bytes == sizes["high_bytes"]
+        assert finding.gain_bytes == high
         assert "max_size" in finding.rule.change and "4,200" in finding.evidence[0]
 
 

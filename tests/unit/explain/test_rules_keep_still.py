@@ -498,8 +498,9 @@ def test_a_few_plans_of_ffts_and_other_libraries_are_no_finding(
     report_of: ReportOf, file_of: FileOf, what: str, count: int, num_plans: int
 ) -> None:
     file = file_of("[20 a+1", has_record=True)
-    sizes = {"low_bytes": num_plans * 437_500, "high_bytes": num_plans * 720_896}
-    file["ullage"]["devices"][0]["outside"] = [{"what": what, "count": count, **sizes}]
+    low, high = num_plans * 437_500, num_plans * 720_896
+    device = file["ullage"]["devices"][0]
+    device["outside"] = [["outside", what, "", count, low, high, high]]
     assert "UL149" not in {one.rule.code for one in find_findings(report_of("", **file))}
 
 

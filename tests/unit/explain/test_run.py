@@ -315,9 +315,9 @@ def test_nothing_assumed_is_exact_and_what_was_assumed_is_listed(
     exact = explain(make_record("+4"), program, small_gpu)
     assert exact.allocator_basis.kind is BasisKind.EXACT
     assert exact.device_basis.assumptions[0].size_bytes == 40
-    read = {"what": "host read", "where": "train.py:9 in main", "count": 3, "bytes": 12}
-    conv = {"what": "cuDNN", "count": 2, "low_bytes": 1, "answered_bytes": 5, "high_bytes": 11}
-    assumed = explain(make_record("+4", reads=[read], assumed=[conv]), program, small_gpu)
+    read = ["read", "host read", "train.py:9 in main", 3, None, 12, None]
+    conv = ["workspace", "cuDNN", "", 2, 1, 5, 11]
+    assumed = explain(make_record("+4", basis=[read, conv]), program, small_gpu)
     assert assumed.allocator_basis.kind is BasisKind.ASSUMED
     assert [made.size_bytes for made in assumed.allocator_basis.assumptions] == [10, 12]
     headroom = assumed.devices[0].headroom

@@ -15,24 +15,24 @@ from ullage.explain.workspaces import find_workspaces
 from ullage.gpus.catalog import Gpu
 from ullage.protocol.plain import plain
 from ullage.report.text.run import run_blocks
-from ullage.trace.bounds import AtOnce, WorkspaceEnds
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.model import Record
 
 Make = Callable[..., Record]
 # 70 bytes at once, 40 at the end: 70 are reserved.
 SCRIPT = "+30 +40 -30 +30 -30"
 NAME, OTHER = "cuDNN convolution forward workspace", "cuSOLVER workspace"
-ENDS = WorkspaceEnds(0, frozenset({NAME}), 3, 65, 80, 60, 95)
+UNKNOWN = OtherPeaks(Otherwise.WORKSPACES, 0, (), 3, names=frozenset({NAME}))
+ENDS = replace(UNKNOWN, peaks=(Peaks(60, 65), Peaks(95, 80)))
 
 
-def sizes(what: str, low: int, answered: int, high: int) -> dict[str, Any]:
-    bounds = {"low_bytes": low, "answered_bytes": answered, "high_bytes": high}
-    return {"what": what, "count": 2, **bounds}
+def sizes(what: str, low: int, answered: int, high: int) -> list[Any]:
+    return ["workspace", what, "", 2, low, answered, high]
 
 
-def record_of(make_record: Make, *ends: WorkspaceEnds, more: int = 40) -> Record:
+def record_of(make_record: Make, *ends: OtherPeaks, more: int = 40) -> Record:
     assumed = [sizes(NAME, 0, 20, 20 + more)]
-    return replace(make_record(SCRIPT, assumed=assumed), workspace_ends=ends)
+    return replace(make_record(SCRIPT, basis=assumed), otherwise=ends)
 
 
 def explain(record: Record, program: Program, gpu: Gpu) -> RunReport:
@@ -68,8 +68,7 @@ def test_the_headroom_counts_them_once_and_the_verdict_not_at_all(
 def test_without_a_replay_the_most_uncertain_workspace_widens_the_headroom_alone(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
-    unknown = WorkspaceEnds(0, frozenset({NAME}), 3, None, None, None, None)
-    for record in (record_of(make_record), record_of(make_record, unknown)):
+    for record in (record_of(make_record), record_of(make_record, UNKNOWN)):
         report = explain(record, program, small_gpu)
         shown = plain(report)["devices"][0]
         assert (shown["peak_reserved_low_bytes"], shown["peak_reserved_high_bytes"]) == (70, 70)
@@ -82,7 +81,7 @@ def test_a_convolution_takes_no_more_than_there_is_and_others_do(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
     for name, lowest in ((NAME, 0), (OTHER, 1000 - 120 - 70 - 5000)):
-        record = make_record(SCRIPT, assumed=[sizes(name, 0, 20, 5020)])
+        record = make_record(SCRIPT, basis=[sizes(name, 0, 20, 5020)])
         report = explain(record, program, small_gpu)
         assert report.devices[0].headroom.low_bytes == lowest
         assert any("would be missing" in text for text in report.warnings) == (lowest < 0)
@@ -93,7 +92,7 @@ def test_what_was_not_replayed_counts_beside_it(
     make_record: Make, answered: int, less: int, more: int
 ) -> None:
     assumed = [sizes(NAME, 0, 20, 900), sizes(OTHER, 0, answered, 50 if answered == 50 else 100)]
-    record = replace(make_record(SCRIPT, assumed=assumed), workspace_ends=(ENDS,))
+    record = replace(make_record(SCRIPT, basis=assumed), otherwise=(ENDS,))
     ends = find_workspaces(record, record.devices[0])
     assert (ends.less_bytes, ends.more_bytes) == (less, more)
 
@@ -108,6 +107,7 @@ def test_they_add_to_what_asynchronous_work_leaves_open(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
     record = record_of(make_record, ENDS)
-    record = replace(record, num_not_yet=1, at_once=(AtOnce(0, 2, 30, 50),))
+    once = OtherPeaks(Otherwise.COMPLETION, 0, (Peaks(50, 70),), 2, 30)
+    record = replace(record, num_not_yet=1, otherwise=(ENDS, once))
     (device,) = explain(record, program, small_gpu).devices
     assert (device.reserved.low_bytes, device.reserved.high_bytes) == (40, 95)

@@ -27,11 +27,10 @@ TRAINING = (
     " -3 -100 " + "+3 F +300 +50 -50 f B +100 =gradient -300 b O o S -3 -100 " * 3
 )
 READS = [
-    {"what": f"host read {n}", "where": f"train.py:{n} in main", "count": n, "bytes": 4 * n}
+    ["read", f"host read {n}, answered as zeros", f"train.py:{n} in main", n, None, 4 * n, None]
     for n in range(1, 11)
 ]
-SIZES = {"what": "cuDNN convolution forward workspace", "count": 7,
-         "low_bytes": 10, "answered_bytes": 20, "high_bytes": 60}  # fmt: skip
+SIZES = ["workspace", "cuDNN convolution forward workspace", "", 7, 10, 20, 60]
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 300 bytes. GPU 0 has a total capacity of 1000 bytes. "
     "See "
@@ -59,7 +58,7 @@ def explain(
 @pytest.fixture
 def reports(make_record: Make, program: Program, small_gpu: Gpu) -> dict[str, RunReport]:
     host = {"host_needed_bytes": 5000, "pinned_peak_bytes": 64}
-    training = make_record(TRAINING, reads=READS, assumed=[SIZES], **host)
+    training = make_record(TRAINING, basis=[*READS, SIZES], **host)
     failed = make_record("+700 =parameter S F +30 !300", exit=OOM)
     return {
         "fits": explain(training, program, small_gpu),
@@ -123,10 +122,9 @@ def test_a_long_address_stays_in_one_piece(reports: dict[str, RunReport]) -> Non
 def test_a_long_list_of_the_same_assumption_is_one_row(
     make_record: Make, program: Program, small_gpu: Gpu
 ) -> None:
-    reads = [{**read, "what": "host read"} for read in READS]
-    text = render(
-        run_blocks(explain(make_record(TRAINING, reads=reads), program, small_gpu)), full=True
-    )
+    reads = [["read", "host read, answered as zeros", *read[2:]] for read in READS]
+    report = explain(make_record(TRAINING, basis=reads), program, small_gpu)
+    text = render(run_blocks(report), full=True)
     (row,) = [line for line in text.splitlines() if "host read" in line]
     assert row.split()[-5:] == ["10", "places", "55", "220", "B"]
 

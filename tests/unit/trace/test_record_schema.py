@@ -17,8 +17,7 @@ from ullage.trace.reader import parse_record
 from ullage.trace.record_schema import REQUIRED_KEYS, ROWS, RecordFields
 
 Fields = Callable[..., dict[str, Any]]
-INTERVAL = {"what": "cuFFT", "count": 1, "low_bytes": 1, "high_bytes": 3}
-SHARED = {"what": "mask", "where": "train.py:3", "count": 1, "bytes": 4}
+INTERVAL = ["outside", "cuFFT", "", 1, 1, 3, 3]
 # Parts that the builder of records leaves out.
 REST: dict[str, Any] = {
     "exit": {
@@ -50,10 +49,7 @@ REST: dict[str, Any] = {
     },
     "holders": [[0, 0, 1 << 30, "x in train()"]],
     "graphs": [[0, 3, "loss in train()"]],
-    "reads": [SHARED | {"answer": "answered as zeros"}],
-    "shapes": [SHARED | {"assumption": "half"}],
-    "assumed": [INTERVAL | {"answered_bytes": 2}],
-    "refused": {"cublasFoo": 1},
+    "basis": [INTERVAL],
     "host_needed_bytes": 1,
     "pinned_low_peak_bytes": 1,
     "pinned_asked_peak_bytes": 1,

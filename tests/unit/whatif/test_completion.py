@@ -10,7 +10,7 @@ import pytest
 
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import TorchBuild
-from ullage.trace.model import AtOnce
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.replay import replay
 from ullage.trace.snapshot import Action, Snapshot
 from ullage.units import MIB
@@ -31,8 +31,8 @@ def test_what_is_free_before_the_next_block_comes_was_not_held_back(
 ) -> None:
     """No replay is made, so it does not matter that there is no interpreter."""
     (found,) = measure_at_once(make_snapshot(script), None, NOWHERE)
-    assert (found.num_held, found.held_bytes) == (0, 0)
-    assert found.reserved_bytes == 2 * MIB * script.count("+")
+    assert (found.num_blocks, found.block_bytes) == (0, 0)
+    assert found.peaks[0].reserved_bytes == 2 * MIB * script.count("+")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,10 @@ def test_a_block_is_held_back_where_another_comes_before_it_is_free(
     num_held: int,
     num_at_peak: int,
 ) -> None:
-    monkeypatch.setattr(completion, "_replay_both", lambda *_arguments: 7)
+    monkeypatch.setattr(completion, "replay_variants", lambda *_arguments: [Peaks(7, 5)])
     (found,) = measure_at_once(make_snapshot(script), None, NOWHERE)
-    assert found == AtOnce(0, num_held, num_at_peak * MIB, 7)
+    held = (num_held, num_at_peak * MIB)
+    assert found == OtherPeaks(Otherwise.COMPLETION, 0, (Peaks(7, 5),), *held)
 
 
 def test_at_once_each_block_goes_where_the_program_let_go_of_it(make_snapshot: Make) -> None:

@@ -20,6 +20,7 @@ from ullage.protocol.options.run import RunOptions
 from ullage.protocol.run import Platform
 from ullage.runs.job import Job, make_options
 from ullage.runs.one import _with_both_ends
+from ullage.trace.bounds import Otherwise
 from ullage.trace.model import EventKind, Events, Record, Scratch
 from ullage.units import MIB
 from ullage.whatif.events import measure_by_events
@@ -87,13 +88,14 @@ def test_the_ends_are_those_of_the_rules_with_other_sizes(
     found = measure_by_events(record, NOWHERE, Platform.LINUX)
     peaks = [play(*what)[-1][-1] for what in
              ((low, ops, Platform.LINUX), (high, ops, Platform.LINUX, NOT_NEEDED))]  # fmt: skip
-    (ends,) = found.workspace_ends
-    assert [ends.reserved_low_bytes, ends.reserved_high_bytes] == sorted(peaks)
-    ((device, other),) = found.other_order
-    assert (device, other.reserved_bytes) == (0, play(sizes, ops, Platform.WINDOWS)[-1][-1])
+    (order, ends) = found.otherwise
+    assert (order.what, ends.what) == (Otherwise.ADDRESSES, Otherwise.WORKSPACES)
+    assert sorted(each.reserved_bytes for each in ends.peaks) == sorted(peaks)
+    (other,) = order.peaks
+    assert (order.device, other.reserved_bytes) == (0, play(sizes, ops, Platform.WINDOWS)[-1][-1])
     # Blocks are not what was asked for, so nothing is said of what is allocated.
     assert other.allocated_bytes == np.cumsum([size for _, size, _, _ in events]).max()
-    assert (ends.allocated_low_bytes, ends.allocated_high_bytes) == (None, None)
+    assert {each.allocated_bytes for each in ends.peaks} == {other.allocated_bytes}
 
 
 def test_without_streams_or_settings_that_explain_the_peaks_there_is_no_figure(
@@ -103,8 +105,8 @@ def test_without_streams_or_settings_that_explain_the_peaks_there_is_no_figure(
     record = record_of(make_record("+1 -1"), events, AT)
     other = replace(record.events, reserved_bytes=record.events.reserved_bytes + 2 * MIB)
     found = measure_by_events(replace(record, events=other), NOWHERE, Platform.LINUX)
-    assert (found.workspace_ends, found.other_order) == ((), ())
-    assert measure_by_events(record, NOWHERE, Platform.LINUX).workspace_ends
+    assert found.otherwise == ()
+    assert len(measure_by_events(record, NOWHERE, Platform.LINUX).otherwise) == 2
 
 
 def test_a_run_that_keeps_no_snapshot_has_them(make_record: MakeRecord) -> None:
@@ -113,6 +115,6 @@ def test_a_run_that_keeps_no_snapshot_has_them(make_record: MakeRecord) -> None:
     program = UserProgram("no such python", (), ())
     job = Job(program, choose_device(None), BUILD, make_options(RunOptions([])))
     whole = _with_both_ends(record, None, job)
-    assert whole.workspace_ends == measure_by_events(record, NOWHERE, Platform.LINUX).workspace_ends
+    assert whole.otherwise == measure_by_events(record, NOWHERE, Platform.LINUX).otherwise
     ends = find_workspaces(whole, whole.devices[0])
     assert ends.reserved_low_bytes < ends.reserved_high_bytes

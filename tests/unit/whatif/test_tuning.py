@@ -12,7 +12,7 @@ import pytest
 
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import TorchBuild
-from ullage.trace.bounds import WarmCache
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.replay import replay
 from ullage.trace.snapshot import Snapshot
 from ullage.units import MIB
@@ -71,7 +71,8 @@ def test_the_requests_are_replayed_without_those_of_the_timing(
 ) -> None:
     sent["peaks"] = (6, 4, 4)
     (warm,) = measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
-    assert warm == WarmCache(0, 1, MIB, 3 * MIB, 4 * MIB, 4 * MIB)
+    peaks = (Peaks(4 * MIB, 3 * MIB),) * 2  # late and at once
+    assert warm == OtherPeaks(Otherwise.TUNING, 0, peaks, 1, MIB)
     recorded, warm_requests, _ = sent["requests"]
     assert recorded.ops.tolist() == [0, 1, 4, 2]  # block 1 comes and goes
     assert warm_requests.ops.tolist() == [0, 2] and len(warm_requests.event) == 2
@@ -80,7 +81,7 @@ def test_the_requests_are_replayed_without_those_of_the_timing(
 def test_both_ends_of_asynchronous_work_count(make_snapshot: Make, sent: dict[str, Any]) -> None:
     sent["peaks"] = (6, 6, 4)
     (warm,) = measure_warm(make_snapshot("+a ?a +b -b +c -a", frames={"b": CLONE}), NOWHERE)
-    assert (warm.reserved_low_bytes, warm.reserved_high_bytes) == (4 * MIB, 6 * MIB)
+    assert sorted(peaks.reserved_bytes for peaks in warm.peaks) == [4 * MIB, 6 * MIB]
     _, _, once = sent["requests"]
     assert once.ops.tolist() == [0, 3, 2], "a is given back where the program let go of it"
 
@@ -91,4 +92,4 @@ def test_a_replay_that_does_not_reproduce_the_recording_gives_no_figure(
 ) -> None:
     sent["peaks"] = reserved
     (warm,) = measure_warm(make_snapshot("+a +b -b +c", frames={"b": CLONE}), NOWHERE)
-    assert (warm.allocated_bytes, warm.reserved_low_bytes) == (None, None)
+    assert warm.peaks == ()

@@ -15,7 +15,7 @@ import pytest
 from ullage.phantom.device import choose_device
 from ullage.phantom.torch_build import TorchBuild
 from ullage.programs.allocator_replay import ATTEMPT
-from ullage.trace.bounds import WorkspaceEnds
+from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.trace.model import Record, Scratch
 from ullage.trace.snapshot import Snapshot
 from ullage.units import MIB
@@ -26,7 +26,7 @@ BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())
 NOWHERE = Where("no such python", BUILD, choose_device(None))
 NAME = "cuDNN convolution forward workspace"
 TRACE, SCRIPT = "+a +b -a +c -b", f"+{MIB} +{MIB} -{MIB} +{MIB} -{MIB}"
-NOTHING = WorkspaceEnds(0, frozenset({NAME}), 1, None, None, None, None)
+NOTHING = OtherPeaks(Otherwise.WORKSPACES, 0, (), 1, names=frozenset({NAME}))
 MakeSnapshot = Callable[..., Snapshot]
 MakeRecord = Callable[..., Record]
 
@@ -48,7 +48,8 @@ def test_a_workspace_takes_its_bounds_and_others_what_they_took(
     record = with_scratch(make_record(SCRIPT), (1, 2, MIB // 4, MIB, 3 * MIB))
     sent["peaks"] = (6, 3, 9)
     (ends,) = measure_workspaces(make_snapshot(TRACE), record, NOWHERE)
-    assert ends == WorkspaceEnds(0, frozenset({NAME}), 1, 2 * MIB, 8 * MIB, 3 * MIB, 9 * MIB)
+    peaks = (Peaks(3 * MIB, 2 * MIB), Peaks(9 * MIB, 8 * MIB))
+    assert ends == replace(NOTHING, peaks=peaks)
     recorded, low, high = sent["requests"]
     assert recorded.sizes.tolist() == [MIB, MIB, MIB]
     assert low.sizes.tolist() == [MIB, MIB // 4, MIB]

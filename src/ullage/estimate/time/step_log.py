@@ -15,9 +15,9 @@ import numpy as np
 
 from ullage.estimate.training.eager.kernels import Kernel, Kind
 from ullage.estimate.training.loop import Played
-from ullage.estimate.training.totals import find_stretches, list_parts
+from ullage.estimate.training.totals import Stretch, list_passages
 from ullage.trace.record_schema import WORK_MARKS
-from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
+from ullage.trace.work_log import ENTRY, EntryKind, WorkLog
 
 _BUCKET_BYTES: Final = 25 << 20  # of DDP (bucket_cap_mb); the first one has one MiB
 _FIRST_BUCKET_BYTES: Final = 1 << 20
@@ -31,8 +31,8 @@ class Program:
     """A log of work, and what it consists of.
 
     Attributes:
-        log: of two steps; the name of each piece of work is its place in `kernels`.
-        kernels: each distinct one.
+        log: of two steps, without the works.
+        kernels: each distinct one; rows have its place as their work.
         modules: the names of sections.
     """
 
@@ -49,16 +49,13 @@ class _Passage(NamedTuple):
 
 def _list_passages(played: Played, accumulation: int) -> list[_Passage]:
     """The passages of a step, in order; the last pass that was played stands for the rest."""
-    stretches = [row for row in find_stretches(played.log) if row.phase in _PASSES]
-    begins = [row.begin for row in stretches]
-    inside: list[list[Kernel]] = [[] for _ in stretches]
+    stretches = [its for its, _ in list_passages(played.log) if its.phase in _PASSES]
+    inside: dict[Stretch, list[Kernel]] = {its: [] for its in stretches}
+    places = [*inside]
+    begins = [its.begin for its in places]
     for position, kernel in played.kernels:
-        inside[max(0, bisect_right(begins, position) - 1)].append(kernel)
-    passages, number = [], -1
-    for part in list_parts(played.log):
-        if part.phase in _PASSES:
-            number += part.turn == 0
-            passages.append(_Passage(part.phase, part.name, inside[number]))
+        inside[places[max(0, bisect_right(begins, position) - 1)]].append(kernel)
+    passages = [_Passage(its.phase, its.name, inside[its]) for its in stretches]
     if accumulation <= played.num_passes or played.num_passes < 2:
         return passages
     # The last pass begins with the last forward after a backward.
@@ -123,9 +120,7 @@ def lay_out(
         add("", optimizer)
         mark("optimizer_end", step)
     mark("step", _STEPS)
-    works = (WorkRow(WorkKind.LIBRARY, -1, str(at), (0,), b"") for at in range(len(numbers)))
-    entries = np.array(rows, dtype=ENTRY)
-    log = WorkLog(0, entries, np.empty(0, dtype=ENTRY), tuple(works))
+    log = WorkLog(0, np.array(rows, dtype=ENTRY), np.empty(0, dtype=ENTRY), ())
     return Program(log, tuple(numbers), tuple(modules))
 
 

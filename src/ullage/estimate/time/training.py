@@ -10,14 +10,13 @@ them: streams, what the host needs for each, and the ranks' collectives beside t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ullage.clock.host import HOST_COSTS
 from ullage.clock.interconnect import Interconnect, default_interconnect
 from ullage.clock.step import Batch, measure_step
 from ullage.errors import SpecError
-from ullage.estimate.time.costs import kernel_cost
+from ullage.estimate.time.costs import kernel_cost, product_call
 from ullage.estimate.time.optimizers import clip_kernels, optimizer_kernels
 from ullage.estimate.time.step_log import Program, lay_out
 from ullage.estimate.training.devices import machine_of
@@ -25,15 +24,11 @@ from ullage.estimate.training.eager.kernels import Kernel, Kind
 from ullage.estimate.training.loop import play_training
 from ullage.estimate.training.torch_version import choose_torch
 from ullage.gpus import Gpu
-from ullage.gpus.peaks import flops_per_s
 from ullage.models.config import COUNTED, Config
 
 if TYPE_CHECKING:
-    from ullage.clock.cost import Cost
     from ullage.clock.step_time import StepTime
     from ullage.estimate.training.recipe import Recipe
-
-_PEAK: Final = {"fp32": "fp32"}
 
 
 def time_training(
@@ -109,15 +104,17 @@ def time_program(
 ) -> StepTime:
     """The time of a step whose kernels are known."""
     links = links or default_interconnect()
-    costs = tuple(
+    costs = [
         kernel_cost(gpu, kernel, links, _num_local(kernel, recipe, links))
         for kernel in program.kernels
-    )
+    ]
+    works = [product_call(each) if each.kind is Kind.PRODUCT else each for each in program.kernels]
     tokens = recipe.batch * recipe.accumulation * (recipe.length or 0)
     time = measure_step(
         program.log,
         gpu,
-        _Costs(costs),
+        works,
+        costs,
         HOST_COSTS,
         modules=program.modules,
         batch=Batch(recipe.batch * recipe.accumulation, tokens // recipe.layout.tensor),
@@ -126,17 +123,7 @@ def time_program(
     )
     if time is None:
         raise SpecError("time: found a step without work, expected a model with parameters")
-    return replace(time, peak_flops_per_s=_peak(program, costs, gpu))
-
-
-class _Costs:
-    """The cost of a piece of work: its name is its number."""
-
-    def __init__(self, costs: tuple[Cost, ...]) -> None:
-        self._costs = costs
-
-    def __call__(self, work: object) -> Cost:
-        return self._costs[int(getattr(work, "name", "0"))]
+    return time
 
 
 def _num_local(kernel: Kernel, recipe: Recipe, links: Interconnect) -> int:
@@ -148,26 +135,7 @@ def _num_local(kernel: Kernel, recipe: Recipe, links: Interconnect) -> int:
     return min(kernel.numbers[0], max(1, links.gpus_per_machine // recipe.layout.tensor))
 
 
-def _peak(program: Program, costs: tuple[Cost, ...], gpu: Gpu) -> float:
-    """The stated rate for the precision of most products."""
-    flops: dict[str, float] = {}
-    for kernel, cost in zip(program.kernels, costs, strict=True):
-        if kernel.kind is Kind.PRODUCT:
-            flops[kernel.precision] = flops.get(kernel.precision, 0.0) + cost.flops
-    precision = max(flops, key=lambda name: flops[name], default="")
-    if not precision:
-        return 0.0
-    return flops_per_s(gpu, "fp32" if precision == "float32" else precision)
-
-
 def _basis(recipe: Recipe) -> Iterator[str]:
-    low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in HOST_COSTS)
-    yield (
-        f"the host: {likely} us for each kernel ({low} to {high}), assumed; loading data and other "
-        "work of the program is not counted"
-    )
     yield "the kernels of PyTorch's eager mode, played from the configuration, not run"
-    if recipe.layout.num_gpus > 1:
-        yield "the other ranks: as far as this one whenever a collective begins"
     if recipe.layout.num_replicas > 1 and recipe.accumulation > 1:
         yield "of accumulated passes the last one alone sums gradients (no_sync)"

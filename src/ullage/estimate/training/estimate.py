@@ -21,7 +21,6 @@ from ullage.estimate.training.eager.arena import Log
 from ullage.estimate.training.eager.machine import Machine
 from ullage.estimate.training.infinity import (
     NOTHING,
-    Between,
     HostMemory,
     buffers_on_device,
     host_memory,
@@ -298,7 +297,7 @@ def _buffers(played: Played, recipe: Recipe) -> list[OwnedTerm]:
 def _host(played: Played, recipe: Recipe) -> HostMemory:
     if recipe.layout.nvme:
         return host_memory(played.num_rank_parameters)
-    return HostMemory(Between(played.host_bytes, played.host_bytes, played.host_bytes))
+    return HostMemory(Interval(played.host_bytes, played.host_bytes, played.host_bytes))
 
 
 def _surroundings(gpu: Entry | None, torch: tuple[int, int], layout: Layout) -> Iterator[OwnedTerm]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ullage.estimate.term import Interval
+
 # Defaults, in elements: reduce_bucket_size, stage3_max_live_parameters, prefetch_bucket_size.
 _BUCKET: Final = 500_000_000
 _LIVE: Final = 1_000_000_000
@@ -24,14 +26,6 @@ _SUB_GROUP: Final = 1_000_000_000  # sub_group_size: elements that are stepped a
 _HALF, _SINGLE = 2, 4  # bytes of an element: parameters in 16 bits, states in 32
 
 
-class Between(NamedTuple):
-    """Bytes: the least, what is likely, the most."""
-
-    low: int
-    likely: int
-    high: int
-
-
 class HostMemory(NamedTuple):
     """The memory that a rank needs beside its GPU.
 
@@ -40,15 +34,15 @@ class HostMemory(NamedTuple):
         disk_bytes: bytes on NVMe.
     """
 
-    memory: Between
+    memory: Interval
     disk_bytes: int = 0
 
 
-NOTHING: Final = HostMemory(Between(0, 0, 0))
+NOTHING: Final = HostMemory(Interval(0, 0, 0))
 
 
-def buffers_on_device(num_parameters: int) -> Between:
-    """The bytes of gradients that wait to be reduced, and of parameters that are gathered and stay.
+def buffers_on_device(num_parameters: int) -> Interval:
+    """Of gradients that wait to be reduced, and of parameters that are gathered and stay.
 
     Counts: one bucket of reduce_bucket_size, two where overlap_comm has a second; parameters that
     will be used again soon, up to stage3_max_live_parameters and what is prefetched. Ignores: that
@@ -57,7 +51,7 @@ def buffers_on_device(num_parameters: int) -> Between:
     """
     bucket = _HALF * _BUCKET
     live = _HALF * min(num_parameters, _LIVE + _PREFETCHED)
-    return Between(bucket, bucket + live, 2 * bucket + live)
+    return Interval(bucket, bucket + live, 2 * bucket + live)
 
 
 def host_memory(num_elements: int) -> HostMemory:
@@ -78,4 +72,4 @@ def host_memory(num_elements: int) -> HostMemory:
     likely = low + _HALF * staying + _SINGLE * group
     high = 2 * (likely + (_SINGLE - _HALF) * num_elements)
     disk = _HALF * (num_elements - staying) + 3 * _SINGLE * num_elements
-    return HostMemory(Between(low, likely, high), disk)
+    return HostMemory(Interval(low, likely, high), disk)

@@ -21,6 +21,7 @@ from ullage.errors import SpecError
 from ullage.estimate.training.eager.arena import Log, Scope
 from ullage.estimate.training.estimate import OUTSIDE
 from ullage.estimate.training.totals import Stretch, play
+from ullage.trace.assumptions import Assumption, AssumptionKind
 from ullage.trace.blocks import MAX_ADDRESS, BoolArray
 from ullage.trace.category import Category
 from ullage.trace.model import Int32Array
@@ -120,6 +121,7 @@ def write_log(estimate: TrainingEstimate) -> Snapshot:
     record = {
         **_describe_program(estimate),
         "devices": [_describe_device(estimate, rows, requested)],
+        "basis": [assumption.row() for assumption in _assume(estimate)],
         "first_position": 0,
         "events": {
             "address": rows.address.tobytes(),
@@ -320,6 +322,16 @@ def _describe_program(estimate: TrainingEstimate) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _assume(estimate: TrainingEstimate) -> Iterator[Assumption]:
+    """Which program was played, and of what it takes the intervals."""
+    for line in estimate.assumptions:
+        yield Assumption(AssumptionKind.PLAY, line)
+    for term in estimate.terms:
+        if term.low_bytes < term.high_bytes and term.name not in OUTSIDE:
+            ends = (term.low_bytes, term.bytes, term.high_bytes)
+            yield Assumption(AssumptionKind.PLAY, f"{term.name}, {term.source}", "", 1, *ends)
+
+
 def list_recipe(fields: Mapping[str, Any], of: str = "") -> Iterator[list[str]]:
     """An estimate's options: [name, value], those of adapters and the layout by their own names."""
     for name, value in fields.items():
@@ -343,7 +355,10 @@ def _describe_device(
         "context_bytes": 0 if context is None else context.bytes,
         "non_torch_bytes": 0 if nccl is None else nccl.high_bytes,
         "outside": [] if nccl is None else [
-            {"what": "NCCL", "count": 1, "low_bytes": nccl.low_bytes, "high_bytes": nccl.high_bytes}
+            Assumption(
+                AssumptionKind.OUTSIDE, "NCCL", "", 1, nccl.low_bytes, nccl.high_bytes,
+                nccl.high_bytes,
+            ).row()
         ],
         "peak_of_all_bytes": 0, "place": 0,
         "peak_requested_bytes": int(np.cumsum(sign * requested[rows.storage]).max(initial=0)),

@@ -173,25 +173,27 @@ class StepPart(NamedTuple):
     end_bytes: int
 
 
-def list_parts(log: Log) -> Iterator[StepPart]:
-    """The second step, for a drawing.
+def list_passages(log: Log) -> Iterator[tuple[Stretch, Sequence[int]]]:
+    """The second step: each passage through a stretch, with the numbers of `struct passage` but its
+    run.
 
     Raises:
         SpecError: more is asked for than there are numbers.
         UllageError: the native part was not built.
     """
-    played, start = play(log), None
-    rows = zip(*[iter(played.parts)] * _PART, strict=True)
-    for run, turn, begin, peak_at, end, *sizes in rows:
-        its = played.runs[run]
-        if run < played.num_first or its.moment < 0:
-            continue
+    played = play(log)
+    for run, *numbers in zip(*[iter(played.parts)] * _PART, strict=True):
+        if run >= played.num_first and played.runs[run].moment >= 0:
+            yield played.runs[run], numbers
+
+
+def list_parts(log: Log) -> Iterator[StepPart]:
+    """The second step, for a drawing; raises as list_passages() does."""
+    start = None
+    for its, (turn, begin, peak_at, end, *sizes) in list_passages(log):
         start = begin if start is None else start
-        begin, peak_at, end = begin - start, peak_at - start, end - start
-        before, peak, after = sizes
-        yield StepPart(
-            its.phase, its.name, turn, its.repeats, begin, peak_at, end, before, peak, after
-        )
+        positions = (begin - start, peak_at - start, end - start)
+        yield StepPart(its.phase, its.name, turn, its.repeats, *positions, *sizes)
 
 
 class Play(NamedTuple):
@@ -202,7 +204,7 @@ class Play(NamedTuple):
         num_first: those of them up to the end of the first step.
         names: the phases that are measured.
         moments: of each of them, and the end.
-        parts: rows of numbers, as list_parts() reads them.
+        parts: rows of numbers, as list_passages() reads them.
         reserved_bytes: segments.
         categories: of each storage, as a number.
         events: rows of numbers, if they were asked for: storage or its complement, run, repetition

@@ -15,6 +15,7 @@ from ullage.explain.compare.changes import Change, Moment
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.gpus.catalog import find_gpu
 from ullage.protocol.plain import As, figure
+from ullage.trace.assumptions import AssumptionKind
 from ullage.trace.category import Category
 from ullage.trace.model import DeviceTotals, Record
 
@@ -89,9 +90,10 @@ def _tensor_terms(predicted: Moment, sizes: dict[Category | None, tuple[int, ...
 
 def _spread(record: Record) -> tuple[int, int]:
     """How much smaller and larger the workspaces may be, whose sizes a model answered."""
+    sizes = [row for row in record.basis if row.kind is AssumptionKind.WORKSPACE]
     return (
-        sum(size.answered_bytes - size.low_bytes for size in record.assumed),
-        sum(size.high_bytes - size.answered_bytes for size in record.assumed),
+        sum(size.less_bytes for size in sizes),
+        sum(size.more_bytes for size in sizes),
     )
 
 

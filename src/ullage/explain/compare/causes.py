@@ -330,7 +330,7 @@ def _compare_outside(evidence: Evidence) -> Iterator[Cause]:
     total = 0
     for what in dict.fromkeys((*sides[0], *sides[1])):
         pair = [side.get(what) for side in sides]
-        sizes = [0 if each is None else each.high_bytes for each in pair]
+        sizes = [0 if each is None else each.likely_bytes for each in pair]
         counts = [0 if each is None else each.count for each in pair]
         changed = sizes[1] - sizes[0]
         total += changed

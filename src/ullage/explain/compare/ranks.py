@@ -17,11 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ullage.explain.basis import Assumption, Basis, BasisKind, allocator_basis
+from ullage.explain.basis import allocator_basis
 from ullage.explain.host import host_memory
 from ullage.explain.run import RunReport
 from ullage.explain.stops import find_stop
 from ullage.explain.verdict import Verdict
+from ullage.trace.assumptions import Assumption, AssumptionKind
 
 _GRAVITY = (Verdict.FITS, Verdict.OUT_OF_MEMORY, Verdict.FAILED)
 
@@ -114,7 +115,7 @@ def join_ranks(
         host=host_memory(records),
         processes=processes,
         devices=tuple(device for report in reports for device in report.devices),
-        allocator_basis=_with_unplayed(allocator_basis(records), unplayed),
+        allocator_basis=allocator_basis(records, _unplayed(unplayed)),
         fits_on=tuple(fits_on),
         warnings=tuple(warnings),
         covers=tuple((rank, tuple(ranks)) for rank, ranks in sorted(covers.items())),
@@ -122,13 +123,10 @@ def join_ranks(
     )
 
 
-def _with_unplayed(basis: Basis, ranks: Sequence[int]) -> Basis:
-    """Adds to the basis the assumption that omitted ranks have no special behaviour."""
-    if not ranks:
-        return basis
+def _unplayed(ranks: Sequence[int]) -> list[Assumption]:
+    """The assumption that omitted ranks have no special behaviour."""
     what = f"{name_ranks(ranks)}, not played: like those on both sides in the mesh"
-    assumption = Assumption(what, "", len(ranks), 0)
-    return Basis(BasisKind.ASSUMED, (*basis.assumptions, assumption))
+    return [Assumption(AssumptionKind.PLAY, what, count=len(ranks))] if ranks else []
 
 
 def _name(report: RunReport) -> str:

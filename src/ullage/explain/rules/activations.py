@@ -13,7 +13,7 @@ from ullage.explain.moments.course import Phase
 from ullage.explain.moments.spikes import find_brief
 from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.rules.case import Case
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
 from ullage.trace.snapshot import Int64Array
@@ -47,17 +47,12 @@ def _find_logits(case: Case) -> Iterator[Found]:
     if size < _LOGIT_FRAC * case.peak_bytes or not case.is_worth(total, _LOGITS_FRAC):
         return
     numbers = np.flatnonzero(same & case.is_live)
-    yield Found(
-        what=f"logits and what the loss makes of them are {case.share(total)}",
-        evidence=(
-            f"{len(numbers)} tensors of {format_bytes(size)}, or half or twice that, are live",
-            *case.list_sites(numbers),
-        ),
-        gain_bytes=case.gain(same) * (_CHUNKS - 1) // _CHUNKS,
-        blocks=numbers,
-        relief=case.relief(same, left_frac=1 / _CHUNKS, is_whole=False),
-        is_guess=not case.is_known,
-    )
+    what = f"logits and what the loss makes of them are {case.share(total)}"
+    alike = f"{len(numbers)} tensors of {format_bytes(size)}, or half or twice that, are live"
+    gain = case.gain(same) * (_CHUNKS - 1) // _CHUNKS
+    relief = case.relief(same, left_frac=1 / _CHUNKS, is_whole=False)
+    is_guess = not case.is_known
+    yield found_at(case, numbers, what, gain, relief, evidence=(alike,), is_guess=is_guess)
 
 
 def _of_loss(case: Case, in_loss: BoolArray, size: int) -> BoolArray:
@@ -102,14 +97,9 @@ def _find_spike(case: Case) -> Iterator[Found]:
         return
     numbers = np.flatnonzero(brief & case.is_live)
     numbers = numbers[np.argsort(-blocks.size_bytes[numbers], kind="stable")]
-    yield Found(
-        what=f"tensors that live for a moment make {case.share(gain)}",
-        evidence=case.list_sites(numbers),
-        gain_bytes=gain,
-        blocks=numbers,
-        is_guess=not case.is_known,
-        relief=case.relief(brief, is_whole=False),
-    )
+    what = f"tensors that live for a moment make {case.share(gain)}"
+    relief = case.relief(brief, is_whole=False)
+    yield found_at(case, numbers, what, gain, relief, is_guess=not case.is_known)
 
 
 def _find_saved(case: Case) -> Iterator[Found]:
@@ -120,15 +110,11 @@ def _find_saved(case: Case) -> Iterator[Found]:
         return
     size = int(case.size_bytes[numbers[is_of_layer[numbers]]].sum())
     every = _is_saved(case) & is_of_layer
-    yield Found(
-        what=f"activations kept for backward are "
-        f"{case.share(int(case.size_bytes[numbers].sum()))}, from about {layers} layers",
-        evidence=case.list_sites(numbers),
-        gain_bytes=max(min(size * (layers - 1) // layers, case.gain(every)), 0),
-        blocks=numbers,
-        relief=case.relief(every, left_frac=1 / layers, is_whole=False),
-        is_guess=not case.is_known,
-    )
+    share = case.share(int(case.size_bytes[numbers].sum()))
+    what = f"activations kept for backward are {share}, from about {layers} layers"
+    gain = max(min(size * (layers - 1) // layers, case.gain(every)), 0)
+    relief = case.relief(every, left_frac=1 / layers, is_whole=False)
+    yield found_at(case, numbers, what, gain, relief, is_guess=not case.is_known)
 
 
 def _find_batch(case: Case) -> Iterator[Found]:
@@ -142,14 +128,10 @@ def _find_batch(case: Case) -> Iterator[Found]:
         return  # UL125 says more
     size = int(case.size_bytes[numbers].sum())
     every = _is_saved(case)  # of the other steps, too
-    yield Found(
-        what=f"activations kept for backward are {case.share(size)}",
-        evidence=case.list_sites(numbers),
-        gain_bytes=max(min(case.gain(every), size // 2), 0),
-        blocks=numbers,
-        relief=case.relief(every, left_frac=0.5, is_whole=False),
-        is_guess=not case.is_known,
-    )
+    what = f"activations kept for backward are {case.share(size)}"
+    gain = max(min(case.gain(every), size // 2), 0)
+    relief = case.relief(every, left_frac=0.5, is_whole=False)
+    yield found_at(case, numbers, what, gain, relief, is_guess=not case.is_known)
 
 
 def _is_saved(case: Case) -> BoolArray:
@@ -232,12 +214,8 @@ def _find_first_step(case: Case) -> Iterator[Found]:
         return
     numbers = np.flatnonzero(case.is_live & (case.device.replay.blocks.death <= ends[1]))
     where = "the first step" if case.device.peak_event >= _first_forward(case) else "the set-up"
-    yield Found(
-        what=f"{where} needs {format_bytes(first)}, all later steps at most {format_bytes(later)}",
-        evidence=case.list_sites(numbers),
-        gain_bytes=first - later,
-        blocks=numbers,
-    )
+    what = f"{where} needs {format_bytes(first)}, all later steps at most {format_bytes(later)}"
+    yield found_at(case, numbers, what, first - later)
 
 
 def _first_forward(case: Case) -> int:

@@ -185,14 +185,14 @@ def _find_private(case: Case) -> Iterator[Found]:
 def _find_plans(case: Case) -> Iterator[Found]:
     totals = case.device.totals
     for size in () if totals is None else totals.outside:
-        if size.what == _PLANS and size.high_bytes >= MIN_FREE_BYTES:
-            low, high = format_bytes(size.low_bytes), format_bytes(size.high_bytes)
+        if size.what == _PLANS and size.likely_bytes >= MIN_FREE_BYTES:
+            low, high = map(format_bytes, (size.likely_bytes - size.less_bytes, size.likely_bytes))
             yield Found(
                 what=f"{_PLANS} hold up to {high} beside PyTorch's allocator",
                 evidence=(
                     f"{size.count:,} plans were made; those kept at once hold {low} to {high}",
                 ),
-                gain_bytes=size.high_bytes,
+                gain_bytes=size.likely_bytes,
             )
 
 

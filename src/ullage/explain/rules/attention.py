@@ -15,7 +15,7 @@ from ullage.explain.rules.attention_path import (
     find_path,
 )
 from ullage.explain.rules.case import MIN_BYTES, Case
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.trace.model import Category
 from ullage.trace.snapshot import Int64Array
 from ullage.units import format_bytes
@@ -49,20 +49,18 @@ def _find_matrix(case: Case) -> Iterator[Found]:
     numbers = np.flatnonzero(matrix & case.is_live)
     largest = int(case.size_bytes[numbers].max())
     why, change = _explain_path(case, numbers)
-    yield Found(
-        what=f"attention scores are written out: {case.share(size)}",
-        evidence=(
-            (
-                f"{len(numbers)} tensors of up to {format_bytes(largest)} "
-                f"in attention, others of the pass have {format_bytes(int(usual))}"
-            ),
-            *why,
-            *case.list_sites(numbers),
-        ),
-        gain_bytes=case.gain(matrix),
+    sizes = (
+        f"{len(numbers)} tensors of up to {format_bytes(largest)} in attention, others of the pass "
+        f"have {format_bytes(int(usual))}"
+    )
+    yield found_at(
+        case,
+        numbers,
+        f"attention scores are written out: {case.share(size)}",
+        case.gain(matrix),
+        case.relief(matrix, is_whole=False),
+        evidence=(sizes, *why),
         change=change,
-        relief=case.relief(matrix, is_whole=False),
-        blocks=numbers,
         is_guess=not case.is_known,
     )
 
@@ -85,14 +83,9 @@ def _find_mask(case: Case) -> Iterator[Found]:
     if not case.is_worth(size, _MASK_FRAC):
         return
     numbers = np.flatnonzero(mask & case.is_live)
-    yield Found(
-        what=f"attention masks are materialised: {case.share(size)}",
-        evidence=case.list_sites(numbers),
-        gain_bytes=case.gain(mask),
-        relief=case.relief(mask, is_whole=False),
-        blocks=numbers,
-        is_guess=not case.is_known,
-    )
+    what, relief = "attention masks are materialised", case.relief(mask, is_whole=False)
+    what = f"{what}: {case.share(size)}"
+    yield found_at(case, numbers, what, case.gain(mask), relief, is_guess=not case.is_known)
 
 
 RULES = (

@@ -12,7 +12,7 @@ from ullage.explain.moments.course import Phase
 from ullage.explain.moments.spikes import find_brief
 from ullage.explain.owners.sites import has_python_file
 from ullage.explain.rules.case import Case
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
 from ullage.trace.snapshot import Int64Array
@@ -38,16 +38,10 @@ def _find_second_weights(case: Case) -> Iterator[Found]:
     if copies is None or not case.is_worth(case.sum(copies)):
         return
     blocks = np.flatnonzero(copies)
-    yield Found(
-        what=f"the weights are there twice: the second copy is {case.share(case.sum(copies))}",
-        evidence=(
-            f"{len(blocks)} tensors that are not parameters have the sizes of the parameters",
-            *case.list_sites(blocks),
-        ),
-        gain_bytes=case.gain(copies),
-        blocks=blocks,
-        relief=case.relief(copies),
-    )
+    what = f"the weights are there twice: the second copy is {case.share(case.sum(copies))}"
+    alike = f"{len(blocks)} tensors that are not parameters have the sizes of the parameters"
+    relief = case.relief(copies)
+    yield found_at(case, blocks, what, case.gain(copies), relief, evidence=(alike,))
 
 
 def _find_cast_cache(case: Case) -> Iterator[Found]:
@@ -63,15 +57,9 @@ def _find_cast_cache(case: Case) -> Iterator[Found]:
     if copies is None or not case.is_worth(case.sum(copies)):
         return
     blocks = np.flatnonzero(copies)
-    yield Found(
-        what=f"autocast holds the weights in half precision: {case.share(case.sum(copies))}",
-        evidence=(
-            f"{len(blocks)} tensors of the forward pass have half the sizes of parameters",
-            *case.list_sites(blocks),
-        ),
-        gain_bytes=case.sum(copies),
-        blocks=blocks,
-    )
+    what = f"autocast holds the weights in half precision: {case.share(case.sum(copies))}"
+    halves = f"{len(blocks)} tensors of the forward pass have half the sizes of parameters"
+    yield found_at(case, blocks, what, case.sum(copies), evidence=(halves,))
 
 
 def _find_converted(case: Case) -> Iterator[Found]:
@@ -86,16 +74,10 @@ def _find_converted(case: Case) -> Iterator[Found]:
     gain = case.gain(former)
     if not case.is_worth(gain):
         return
-    yield Found(
-        what=f"the weights are converted on the GPU: as they were they are {case.share(gain)}",
-        evidence=(
-            f"{int(former.sum())} parameters are freed before the first forward pass",
-            *case.list_sites(np.flatnonzero(former)),
-        ),
-        gain_bytes=gain,
-        blocks=np.flatnonzero(former),
-        relief=case.relief(former),
-    )
+    what = f"the weights are converted on the GPU: as they were they are {case.share(gain)}"
+    freed = f"{int(former.sum())} parameters are freed before the first forward pass"
+    numbers, relief = np.flatnonzero(former), case.relief(former)
+    yield found_at(case, numbers, what, gain, relief, evidence=(freed,))
 
 
 def _find_former_model(case: Case) -> Iterator[Found]:
@@ -204,19 +186,13 @@ def _find_upcasts(case: Case) -> Iterator[Found]:
     if not case.is_worth(size, _UPCAST_FRAC):
         return
     numbers = np.flatnonzero(wide)
-    yield Found(
-        what=f"half-precision activations are kept in fp32: {case.share(size)}",
-        evidence=(
-            (
-                f"{len(numbers)} saved tensors are twice as large as what comes out of the "
-                "functions they are made in"
-            ),
-            *case.list_sites(numbers),
-        ),
-        gain_bytes=size // 2,
-        blocks=numbers,
-        relief=case.relief(wide, left_frac=0.5, is_whole=False),
+    what = f"half-precision activations are kept in fp32: {case.share(size)}"
+    twice = (
+        f"{len(numbers)} saved tensors are twice as large as what comes out of the functions they "
+        "are made in"
     )
+    relief = case.relief(wide, left_frac=0.5, is_whole=False)
+    yield found_at(case, numbers, what, size // 2, relief, evidence=(twice,))
 
 
 def _has_half(case: Case, block: int, size: int, is_half: BoolArray) -> bool:

@@ -11,7 +11,7 @@ from ullage.explain.moments.course import StepSource
 from ullage.explain.moments.evaluations import Forward, find_rounds_of_marks
 from ullage.explain.moments.growth import BOUNDED, Growth, find_site_levels
 from ullage.explain.rules.case import MIN_FREE_BYTES, Case, category_of
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.explain.trial import Relief
 from ullage.trace.blocks import BoolArray
 from ullage.trace.growth import find_trend
@@ -192,20 +192,13 @@ def _find_irregular(case: Case) -> Iterator[Found]:
     if not case.is_worth(gain):
         return
     numbers, live_bytes = np.flatnonzero(own & case.is_live), sizes[:, sites].sum(axis=1)
-    yield Found(
-        what=f"blocks of several steps are freed together, late: {case.share(gain)}",
-        evidence=(
-            (
-                f"at the ends of steps these lines hold {format_bytes(int(live_bytes.min()))} to "
-                f"{format_bytes(int(live_bytes.max()))}, rising and falling"
-            ),
-            *case.list_sites(numbers),
-        ),
-        gain_bytes=gain,
-        blocks=numbers,
-        is_guess=not case.is_known,
-        relief=case.relief(own, death),
+    what = f"blocks of several steps are freed together, late: {case.share(gain)}"
+    ends = (
+        f"at the ends of steps these lines hold {format_bytes(int(live_bytes.min()))} to "
+        f"{format_bytes(int(live_bytes.max()))}, rising and falling"
     )
+    relief, is_guess = case.relief(own, death), not case.is_known
+    yield found_at(case, numbers, what, gain, relief, evidence=(ends,), is_guess=is_guess)
 
 
 def irregular_sites(case: Case) -> Int64Array:

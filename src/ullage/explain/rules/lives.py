@@ -8,7 +8,7 @@ import numpy as np
 
 from ullage.explain.owners.holders import Leftover
 from ullage.explain.rules.case import MIN_BYTES, Case
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.explain.trial import Relief
 from ullage.protocol.holder_chains import remedy_of_root, root_of
 from ullage.trace.model import Category, Int64Array
@@ -125,13 +125,9 @@ def _find_cache(case: Case) -> Iterator[Found]:
     if tokens is not None:
         each = f"{format_bytes(tokens.token_bytes)} for each token of all sequences together"
         rate = f"{each}, {tokens.num_tokens:,} tokens at the end"
-    yield Found(
-        what=f"keys and values of earlier tokens are {case.share(size)}",
-        evidence=(*filter(None, (rate,)), *case.list_sites(numbers)),
-        gain_bytes=size // 2,
-        blocks=numbers,
-        relief=case.relief(case.is_of(Category.KV_CACHE), left_frac=0.5, is_whole=False),
-    )
+    what = f"keys and values of earlier tokens are {case.share(size)}"
+    relief = case.relief(case.is_of(Category.KV_CACHE), left_frac=0.5, is_whole=False)
+    yield found_at(case, numbers, what, size // 2, relief, evidence=(rate,) if rate else ())
 
 
 RULES = (

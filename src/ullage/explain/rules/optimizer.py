@@ -8,7 +8,7 @@ import numpy as np
 
 from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case, bytes_of
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.trace.model import Category
 from ullage.units import format_bytes
 
@@ -67,13 +67,8 @@ def _find_step_temporaries(case: Case) -> Iterator[Found]:
     if not case.is_worth(gain, _TEMPORARIES_FRAC):
         return
     blocks = np.flatnonzero(mask & case.is_live)
-    yield Found(
-        what=f"the peak is in the optimizer's step, {case.share(gain)} of it temporaries",
-        evidence=case.list_sites(blocks),
-        gain_bytes=gain,
-        blocks=blocks,
-        relief=case.relief(mask, is_whole=False),
-    )
+    what = f"the peak is in the optimizer's step, {case.share(gain)} of it temporaries"
+    yield found_at(case, blocks, what, gain, case.relief(mask, is_whole=False))
 
 
 RULES = (

@@ -11,7 +11,7 @@ from ullage.explain.moments.evaluations import find_rounds_of_marks
 from ullage.explain.moments.spikes import birth_after
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.graphs import growing_blocks, irregular_sites
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.trace.blocks import BoolArray
 from ullage.trace.model import Category
 from ullage.trace.snapshot import Action, Int64Array
@@ -70,14 +70,9 @@ def _found_earlier(
     """The live blocks of earlier passes, and what the peak is without those that are `late`."""
     size, gain = int(case.size_bytes[old].sum()), case.gain(late, death)
     if case.is_worth(size, _PASS_FRAC) and case.is_worth(gain):
-        yield Found(
-            what=f"activations of an earlier pass are live at the peak: {case.share(size)}",
-            evidence=(f"{len(old)} blocks are of passes {which}", *case.list_sites(old)),
-            gain_bytes=gain,
-            blocks=old,
-            relief=case.relief(late, death),
-            is_guess=is_guess,
-        )
+        what = f"activations of an earlier pass are live at the peak: {case.share(size)}"
+        evidence, relief = (f"{len(old)} blocks are of passes {which}",), case.relief(late, death)
+        yield found_at(case, old, what, gain, relief, evidence=evidence, is_guess=is_guess)
 
 
 def _guess_passes(case: Case) -> Int64Array:
@@ -201,19 +196,13 @@ def _find_unused_graph(case: Case) -> Iterator[Found]:
     largest = numbers[_pass_of(case, case.region[numbers]) == int(each.argmax())]
     num_passes = int((course.phase == Phase.FORWARD).sum())
     has_backward = bool((course.phase == Phase.BACKWARD).any())
-    yield Found(
-        what=f"forward passes record a graph that nothing uses: {format_bytes(size)} in one pass",
-        evidence=(
-            (
-                f"{int((each > 0).sum())} of {num_passes} passes with "
-                f"gradients are not followed by a backward{'' if has_backward else ' (none is)'}"
-            ),
-            *case.list_sites(largest),
-        ),
-        gain_bytes=max(gain, 0),
-        blocks=largest,
-        relief=case.relief(saved, death),
+    what = f"forward passes record a graph that nothing uses: {format_bytes(size)} in one pass"
+    which = (
+        f"{int((each > 0).sum())} of {num_passes} passes with gradients are not followed by a "
+        f"backward{'' if has_backward else ' (none is)'}"
     )
+    relief = case.relief(saved, death)
+    yield found_at(case, largest, what, max(gain, 0), relief, evidence=(which,))
 
 
 def _unused_passes(case: Case) -> np.ndarray:

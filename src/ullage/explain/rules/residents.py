@@ -9,7 +9,7 @@ import numpy as np
 
 from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case
-from ullage.explain.rules.rule import Found, Kind, Rule
+from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.explain.trial import Relief
 from ullage.trace.model import Category
 from ullage.units import format_bytes
@@ -37,14 +37,9 @@ def _find_same_buffers(case: Case) -> Iterator[Found]:
         same = numbers[requested == size]
         extra = case.size_bytes[same][1:].sum()
         if len(same) >= _MIN_SAME and case.is_worth(int(extra), _SAME_FRAC):
-            yield Found(
-                what=f"{len(same)} buffers of {format_bytes(int(size))} each are live: "
-                f"{case.share(int(extra))} more than one",
-                evidence=case.list_sites(same),
-                gain_bytes=int(extra),
-                blocks=same,
-                relief=Relief(same[1:]),
-            )
+            alike = f"{len(same)} buffers of {format_bytes(int(size))} each are live"
+            what = f"{alike}: {case.share(int(extra))} more than one"
+            yield found_at(case, same, what, int(extra), Relief(same[1:]))
 
 
 def _addresses_of_tables(case: Case) -> list[int]:
@@ -80,13 +75,10 @@ def _find_data(case: Case) -> Iterator[Found]:
     size = int(case.size_bytes[numbers].sum())
     if not case.is_worth(size, _DATA_FRAC):
         return
-    yield Found(
-        what=f"data is on the GPU from before the first step to the last: {case.share(size)}",
-        evidence=case.list_sites(numbers),
-        gain_bytes=size * (course.num_steps - 1) // course.num_steps,
-        blocks=numbers,
-        relief=Relief(numbers, left_frac=1 / course.num_steps, is_whole=False),
-    )
+    what = f"data is on the GPU from before the first step to the last: {case.share(size)}"
+    gain = size * (course.num_steps - 1) // course.num_steps
+    relief = Relief(numbers, left_frac=1 / course.num_steps, is_whole=False)
+    yield found_at(case, numbers, what, gain, relief)
 
 
 def _find_second_device(case: Case) -> Iterator[Found]:
@@ -118,12 +110,9 @@ def _find_workspaces(case: Case) -> Iterator[Found]:
     if not case.is_known or not case.is_worth(size, _WORKSPACE_FRAC) or size < 128 << 20:
         return
     streams = len(np.unique(case.device.replay.blocks.stream[numbers]))
-    yield Found(
-        what=f"workspaces of libraries are {case.share(size)}",
-        evidence=(f"{len(numbers)} workspaces on {streams} streams", *case.list_sites(numbers)),
-        gain_bytes=size - int(case.size_bytes[numbers].max()),
-        blocks=numbers,
-    )
+    what, gain = f"workspaces of libraries are {case.share(size)}", case.size_bytes[numbers].max()
+    evidence = (f"{len(numbers)} workspaces on {streams} streams",)
+    yield found_at(case, numbers, what, size - int(gain), evidence=evidence)
 
 
 RULES = (

@@ -44,6 +44,22 @@ class Found:
     relief: Relief | None = None
 
 
+def found_at(
+    case: Case,
+    blocks: Int64Array,
+    what: str,
+    gain_bytes: int,
+    relief: Relief | None = None,
+    *,
+    evidence: tuple[str, ...] = (),
+    change: str = "",
+    is_guess: bool = False,
+) -> Found:
+    """What a rule finds in some blocks, whose sites follow the evidence."""
+    evidence = (*evidence, *case.list_sites(blocks))
+    return Found(what, evidence, gain_bytes, change, blocks, is_guess, relief)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A rule; `ullage explain CODE` prints its texts.

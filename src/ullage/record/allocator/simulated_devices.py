@@ -58,7 +58,7 @@ class SimulatedDevices(Part):
         return {
             "context_bytes": int(device_property(os.environ, "context_bytes") or 0),
             "non_torch_bytes": non_torch_bytes,
-            "outside": library.outside(index),
+            "outside": [size.row() for size in library.outside(index)],
             "peak_of_all_bytes": library.peak_of_all_bytes(index),
             "place": library.place_of(index),
         }
@@ -71,8 +71,7 @@ class SimulatedDevices(Part):
             "events": events,
             "workspaces": library.workspaces(),
             **library.usage(len(events["device"])),
-            "assumed": library.assumed(),
-            "refused": library.refused(),
+            "basis": library.basis(),
             "operands": library.operands(),
             "num_not_yet": library.num_not_yet(),
             "host_needed_bytes": host.needed_bytes(),

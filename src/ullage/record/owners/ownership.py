@@ -19,6 +19,7 @@ from ullage.record.owners.module_trees import find_roots, join, live_owners
 from ullage.record.owners.modules import Modules, Place
 from ullage.record.patches import Patches
 from ullage.record.unseen import Unseen
+from ullage.trace.record_schema import PRECISIONS
 
 Claim = tuple[int, int, int, str, str]  # position, device, address, category, name
 Name = list[Place]
@@ -38,6 +39,8 @@ class Claims:
         self._claims = ClaimRows()
         self._torch = torch
         self._plain = {torch.Tensor, torch.nn.Parameter}
+        codes = ((getattr(torch, name, None), code) for code, name in enumerate(PRECISIONS))
+        self._precisions = {dtype: code for dtype, code in codes if dtype is not None}
         self._modules = modules
         self._num_calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._num_moves: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -225,6 +228,8 @@ class Claims:
         except (RuntimeError, NotImplementedError):  # a subclass without storage of its own
             return
         if address:
+            if library.is_present:
+                library.note_precision(address, self._precisions.get(tensor.dtype, 0))
             self._claims.append((library.position(), tensor.get_device(), address, category, name))
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from ullage.record.owners import notebook
+from ullage.trace.assumptions import Assumption, AssumptionKind
 
 if TYPE_CHECKING:
-    from ullage.trace.record_schema import ReadFields, ShapeFields
+    from ullage.trace.record_schema import Rows
 
 OPS = f"torch{os.sep}_ops.py"
 """By way of it operations are called that ullage passes on."""
@@ -125,12 +127,11 @@ class HostReads:
         """A step has ended: nobody waited."""
         self._in_a_row = 0
 
-    def document(self, answer: str) -> list[ReadFields]:
+    def basis(self, answer: str) -> Rows:
         """The reads as in the record, all with one answer."""
-        return [
-            {"what": "host read", "where": where, "count": count, "bytes": size, "answer": answer}
-            for where, (count, size) in self.rows.items()
-        ]
+        return _basis(
+            AssumptionKind.READ, ((f"host read, {answer}", *row) for row in self.rows.items())
+        )
 
 
 class ShapeReads:
@@ -145,12 +146,17 @@ class ShapeReads:
         row[0] += 1
         row[1] = max(row[1], num_bytes)
 
-    def document(self) -> list[ShapeFields]:
+    def basis(self) -> Rows:
         """The shapes as in the record."""
-        return [
-            {"what": what, "where": where, "count": count, "bytes": size, "assumption": assumption}
-            for (what, where, assumption), (count, size) in self.rows.items()
-        ]
+        rows = ((f"{what}: {how}", where, row) for (what, where, how), row in self.rows.items())
+        return _basis(AssumptionKind.SHAPE, rows)
+
+
+def _basis(kind: AssumptionKind, rows: Iterable[tuple[str, str | None, list[int]]]) -> Rows:
+    return [
+        Assumption(kind, what, where or "", count, likely_bytes=size).row()
+        for what, where, (count, size) in rows
+    ]
 
 
 def of_traceback(traceback: TracebackType | None) -> str | None:

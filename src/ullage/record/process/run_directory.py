@@ -63,7 +63,11 @@ class RunDirectory(Part):
         """The requests that were answered here, after each of which a step ends."""
         answered = requests.answered_by(os.getpid(), self._run.run_dir)
         marks = self._recorder.phases.whole_marks()
-        return {"requests": answered, "marks": requests.as_steps(marks, answered)}
+        return {
+            "requests": answered,
+            "marks": requests.as_steps(marks, answered),
+            "basis": requests.assume_order(answered),
+        }
 
     def close(self) -> None:
         """Gives memory back for the record."""

@@ -15,11 +15,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ullage.errors import SpecError
 from ullage.parsing import parse_json
+from ullage.trace.assumptions import Assumption, AssumptionKind
 
 if TYPE_CHECKING:
     from ullage.trace.record_schema import Rows
@@ -137,6 +139,14 @@ def answered_by(pid: int, run_dir: Path) -> Rows:
         if pid in note.end
     ]
     return sorted(rows, key=lambda row: row[1])
+
+
+def assume_order(answered: Sequence[Sequence[Any]]) -> Rows:
+    """What is assumed where requests run at once: the most that do."""
+    changes = sorted(change for row in answered for change in ((row[1], 1), (row[2], -1)))
+    at_once = max(accumulate(change for _, change in changes), default=0)
+    what = "in which order requests that run at once take memory"
+    return [Assumption(AssumptionKind.ORDER, what, count=at_once).row()] if at_once > 1 else []
 
 
 def as_steps(marks: Sequence[Sequence[Any]], answered: Sequence[Sequence[Any]]) -> Rows:

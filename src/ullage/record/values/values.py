@@ -192,7 +192,7 @@ class Values(Part):
     def fields(self) -> dict[str, Any]:
         """The values that the host read."""
         answer = self.policy.words if self._is_following else "answered as zeros"
-        return {"reads": self._host_reads.document(answer)}
+        return {"basis": self._host_reads.basis(answer)}
 
     def remarks(self) -> list[str]:
         """The remarks on what is wrong with values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -36,7 +35,6 @@ class Held:
     Attributes:
         recipes: executes the operations.
         count: the number of random fills that were skipped.
-        bytes: the bytes of these fills.
     """
 
     def __init__(
@@ -45,7 +43,6 @@ class Held:
         """`on_first` is called when the first storage is deferred, `on_none` when none is left."""
         self.recipes = Recipes(torch)
         self.count = 0
-        self.bytes = 0
         self._torch = torch
         self._on_first, self._on_none = on_first, on_none
         self._storage_of = torch._C.TensorBase.untyped_storage
@@ -109,7 +106,6 @@ class Held:
     def _count(self, step: Step, sign: int) -> None:
         if step.generator_state is not None:
             self.count += sign
-            self.bytes += sign * math.prod(step.view.size) * step.view.dtype.itemsize
 
     def read(self, tensor: Any) -> None:
         """Executes the deferred operations of a tensor's storage."""

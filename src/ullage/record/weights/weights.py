@@ -25,6 +25,7 @@ from ullage.record.patches import Patches
 from ullage.record.weights.deferred_storage import Held
 from ullage.record.weights.dispatch_hook import Cover
 from ullage.record.weights.recipes import Step, view_of
+from ullage.trace.assumptions import Assumption, AssumptionKind
 
 MIN_BYTES = 1 << 20
 """Fills of up to this size are executed at once: the phantom keeps such values on the device, too
@@ -122,7 +123,9 @@ class SkippedWeights(Part):
 
     def fields(self) -> dict[str, Any]:
         """The fills that nothing has read."""
-        return {"not_initialised": {"count": self.held.count, "bytes": self.held.bytes}}
+        what = "random initialisation of weights on the CPU left out"
+        left_out = Assumption(AssumptionKind.WEIGHTS, what, count=self.held.count)
+        return {"basis": [left_out.row()] if left_out.count else []}
 
     def settle(self, *, is_reading: bool) -> None:
         """Intercepts operations only while something is deferred, from now on. `is_reading`: first

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ullage.answers import block_kinds as b
-from ullage.explain.basis import Assumption
 from ullage.explain.compare.ranks import name_ranks
 from ullage.explain.device import DeviceReport
 from ullage.explain.owners.modules import merge_numbered
@@ -32,6 +31,7 @@ from ullage.report.text.run_parts import (
     peak_table,
     step_table,
 )
+from ullage.trace.assumptions import Assumption
 from ullage.trace.model import StepKind
 from ullage.units import format_bytes
 

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from ullage.answers import block_kinds as b
-from ullage.explain.basis import Assumption
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory
 from ullage.explain.moments.steps import EvaluationPeak, StepPeak
 from ullage.explain.run import RunReport
+from ullage.trace.assumptions import Assumption
 from ullage.units import format_bytes
 
 _MAX_ROWS = 8

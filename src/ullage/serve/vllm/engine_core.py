@@ -179,11 +179,7 @@ def _graph_spread(worker: Theirs) -> int:
 
     if not getattr(vllm.envs, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS", False):
         return 0
-    spread = sum(
-        each["high_bytes"] - each["low_bytes"]
-        for each in outside(0)
-        if each["what"].startswith("CUDA graphs")
-    )
+    spread = sum(each.size_bytes for each in outside(0) if each.what.startswith("CUDA graphs"))
     return min(spread, int(getattr(worker, "cudagraph_memory_estimate", 0)))
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from math import prod
 from typing import Final, NamedTuple
 
+from ullage.estimate.term import Interval
 from ullage.estimate.training.eager.dtype import FLOAT32, DType
 from ullage.estimate.training.eager.machine import Machine
 
@@ -20,14 +21,6 @@ _VECTOR_BYTES: Final = 16
 _FIRST_IN_PLACE: Final = 8  # compute capability
 _WINOGRAD_FILTER: Final = 16  # floats of a transformed 3 x 3 filter, tiles of 4 x 4
 _WINOGRAD_TILE: Final = 36  # floats of a tile of 6 x 6
-
-
-class Scratch(NamedTuple):
-    """Bytes of a workspace."""
-
-    low: int
-    likely: int
-    high: int
 
 
 class Direction(Enum):
@@ -80,8 +73,8 @@ class Convolution(NamedTuple):
 
 def convolution_scratch(
     machine: Machine, direction: Direction, convolution: Convolution
-) -> Scratch:
-    """The scratch that cuDNN asks for to compute one direction of a convolution.
+) -> Interval:
+    """What cuDNN asks for to compute one direction of a convolution.
 
     Counts: copies in another layout, transformed tiles, and sums that blocks of threads share.
     Ignores: kernels that cudnn.benchmark finds.
@@ -94,7 +87,7 @@ def convolution_scratch(
     return _on_plain_cores(direction, convolution)
 
 
-def _on_tensor_cores(machine: Machine, direction: Direction, convolution: Convolution) -> Scratch:
+def _on_tensor_cores(machine: Machine, direction: Direction, convolution: Convolution) -> Interval:
     sizes = convolution.image, convolution.filter, convolution.response
     image, filters, response = (_layout_copy(convolution, shape) for shape in sizes)
     packed = [prod(shape) * convolution.dtype.itemsize for shape in sizes]
@@ -121,14 +114,14 @@ def _on_tensor_cores(machine: Machine, direction: Direction, convolution: Convol
         convolution.is_channels_last or convolution.image[1] == 1
     ):
         high = max(high, _winograd_bytes(convolution))
-    return Scratch(0, likely, high)
+    return Interval(0, likely, high)
 
 
-def _on_plain_cores(direction: Direction, convolution: Convolution) -> Scratch:
+def _on_plain_cores(direction: Direction, convolution: Convolution) -> Interval:
     is_filter = direction is Direction.BACKWARD_FILTER
     if convolution.suits_winograd:
         transformed = _WINOGRAD_FILTER * convolution.filter[0] * convolution.filter[1] * 4
-        return Scratch(
+        return Interval(
             0, 0 if is_filter else transformed, max(transformed, _winograd_bytes(convolution))
         )
     taps = prod(convolution.filter[2:])
@@ -136,7 +129,7 @@ def _on_plain_cores(direction: Direction, convolution: Convolution) -> Scratch:
     columns = (
         convolution.image[1] * taps * prod(convolution.response[2:]) * convolution.dtype.itemsize
     )
-    return Scratch(0, offsets, max(offsets, columns))
+    return Interval(0, offsets, max(offsets, columns))
 
 
 def _layout_copy(convolution: Convolution, shape: tuple[int, ...]) -> int:

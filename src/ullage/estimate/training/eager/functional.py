@@ -123,8 +123,10 @@ def _recomputed(out: Tensor) -> Tensor:
     return out
 
 
-def add(first: Tensor, second: Tensor) -> Tensor:
-    """first + second (also minus): saves nothing, hands its gradient to both."""
+def add(first: Tensor, second: Tensor, *, in_place: bool = False) -> Tensor:
+    """first + second (also minus), or first += second: saves nothing, hands its gradient to
+    both.
+    """
     shapes, dtypes = (first.shape, second.shape), (first.dtype, second.dtype)
     needs_grad = first.needs_grad, second.needs_grad
 
@@ -135,7 +137,7 @@ def add(first: Tensor, second: Tensor) -> Tensor:
         ]
 
     node = record((first, second), rule)
-    return connect(_result(first, second), node)
+    return connect(first.detach() if in_place else _result(first, second), node)
 
 
 def sub(first: Tensor, second: Tensor) -> Tensor:

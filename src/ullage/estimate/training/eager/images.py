@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ullage.estimate.training.eager.autograd import Gradients, connect, keep, record
-from ullage.estimate.training.eager.reductions import fit
 from ullage.estimate.training.eager.tensor import INT64, Tensor
 
 
@@ -16,21 +15,6 @@ def relu_(x: Tensor) -> Tensor:
     if node is not None:
         keep(node, out)
     return connect(out, node)
-
-
-def add_(x: Tensor, other: Tensor) -> Tensor:
-    """x += other: saves nothing, hands its gradient to both."""
-    shapes, dtypes = (x.shape, other.shape), (x.dtype, other.dtype)
-    needs_grad = x.needs_grad, other.needs_grad
-
-    def rule(gradient: Tensor, _: Sequence[Tensor]) -> Gradients:
-        return [
-            fit(gradient.detach(), shape, dtype) if is_wanted else None
-            for shape, dtype, is_wanted in zip(shapes, dtypes, needs_grad, strict=True)
-        ]
-
-    node = record((x, other), rule)
-    return connect(x.alias(is_dense=x.is_dense), node)
 
 
 def max_pool(x: Tensor, size: int, stride: int, padding: int) -> Tensor:

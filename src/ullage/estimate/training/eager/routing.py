@@ -128,12 +128,6 @@ def fill(out: Tensor, part: Tensor, summed: tuple[int, ...] | None = None) -> No
     connect(out, record((out, part), rule))
 
 
-def add_in_place(x: Tensor, other: Tensor) -> Tensor:
-    """x.add_(other): hands its gradient to both."""
-    node = record((x, other), lambda gradient, _: [gradient.detach(), gradient.detach()])
-    return connect(x.detach(), node)
-
-
 def clamp(x: Tensor, *, num_bounds: int) -> Tensor:
     """x.clamp(...): saves its input; backward compares it with each bound."""
 

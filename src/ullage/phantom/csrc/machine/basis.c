@@ -21,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1 };
+enum { MAX_EVENTS = 1 << 25, MAX_REFUSED = 512, MAX_ASSUMED = 128, CUDA = 1, SEVERAL = 255 };
 
 /* Kinds of events, and what may be added to them. */
 enum { BLOCK = 0, OUT_OF_MEMORY = 1, WITH_GRAPH = 2, WAS_KEPT = 4, DONE_WITHOUT = 8 };
@@ -30,6 +30,7 @@ struct event {
   int64_t address, bytes, reserved;
   int32_t scope;
   uint8_t device, kind;
+  uint8_t precision; /* of the numbers in what it brought: PRECISIONS of trace/record_schema.py; SEVERAL, which tells nothing */
 };
 
 struct workspace {
@@ -104,7 +105,8 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
     uint64_t number = note_event((struct event){(int64_t)(uintptr_t)block, bytes, (int64_t)reserved,
                                                 bytes > 0 ? current_scope() : NO_SCOPE, (uint8_t)(where >> 8),
                                                 BLOCK | (is_recording_graph() ? WITH_GRAPH : 0) |
-                                                    (was_kept_for_collective(block, bytes) ? WAS_KEPT : 0)},
+                                                    (was_kept_for_collective(block, bytes) ? WAS_KEPT : 0),
+                                                0},
                                  allocated);
     if (bytes > 0) block_allocated((uintptr_t)block, (size_t)bytes, number);
   }
@@ -114,7 +116,7 @@ API void REPORT_USAGE(void *block, int64_t bytes, size_t allocated, size_t reser
 API void REPORT_OOM(int64_t bytes, size_t allocated, size_t reserved, c10_device where) {
   static void (*next)(int64_t, size_t, size_t, c10_device);
   if (!next) next = (void (*)(int64_t, size_t, size_t, c10_device))in_libc10(NAME_OF(REPORT_OOM));
-  if ((where & 0xff) == CUDA) note_event((struct event){0, bytes, (int64_t)reserved, current_scope(), (uint8_t)(where >> 8), OUT_OF_MEMORY}, allocated);
+  if ((where & 0xff) == CUDA) note_event((struct event){0, bytes, (int64_t)reserved, current_scope(), (uint8_t)(where >> 8), OUT_OF_MEMORY, 0}, allocated);
   if (next) next(bytes, allocated, reserved, where);
 }
 
@@ -188,6 +190,17 @@ void saw_communication(const void *p) {
   keep_operand(p);
 }
 
+/* A tensor in the block that holds p has numbers of this type. */
+API void ullage_note_precision(const void *p, int precision) {
+  uint64_t birth = birth_of((uintptr_t)p);
+  pthread_mutex_lock(&lock);
+  if (birth < num_events) {
+    uint8_t *known = &events[birth].precision;
+    *known = !precision || (*known && *known != precision) ? SEVERAL : (uint8_t)precision;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
 /* ---- For the recorder -------------------------------------------------------------------------------------------- */
 
 API uint64_t ullage_position(void) { return event_position(); }
@@ -195,7 +208,7 @@ API uint64_t ullage_num_events(void) { return num_events; }
 
 /* Copies the events into columns of ullage_num_events() entries. */
 API void ullage_events(uint64_t count, int64_t *address, int64_t *bytes, int64_t *reserved, int32_t *scope,
-                       uint8_t *dev, uint8_t *kind) {
+                       uint8_t *dev, uint8_t *kind, uint8_t *precision) {
   pthread_mutex_lock(&lock);
   for (uint64_t i = 0; i < count && i < num_events; i++) {
     address[i] = events[i].address;
@@ -204,6 +217,7 @@ API void ullage_events(uint64_t count, int64_t *address, int64_t *bytes, int64_t
     scope[i] = events[i].scope;
     dev[i] = events[i].device;
     kind[i] = events[i].kind;
+    precision[i] = events[i].precision == SEVERAL ? 0 : events[i].precision;
   }
   pthread_mutex_unlock(&lock);
 }

@@ -12,6 +12,9 @@ void block_freed(uintptr_t start);
 /* Marks the block that holds p as scratch memory of a library; false: no such block, or marked before. */
 bool mark_workspace(uintptr_t p);
 
+/* The number of the event that brought the block that holds p; NO_BIRTH: there is none. */
+uint64_t birth_of(uintptr_t p);
+
 /* Writes down the last uses of the blocks that are there (uses.c). */
 void note_live_uses(void);
 

@@ -242,6 +242,14 @@ bool mark_workspace(uintptr_t p) {
   return is_new;
 }
 
+uint64_t birth_of(uintptr_t p) {
+  pthread_mutex_lock(&lock);
+  struct block *b = block_at(p);
+  uint64_t birth = b ? b->birth : NO_BIRTH;
+  pthread_mutex_unlock(&lock);
+  return birth;
+}
+
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 /* The block that [p, p+bytes) lies in, with room for values, or NULL where none are kept. */

@@ -16,7 +16,7 @@ from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.indexing import select, stack
 from ullage.estimate.training.eager.module import Embedding, Module, parameter
-from ullage.estimate.training.eager.routing import add_in_place, clamp, fill, repeat_rows
+from ullage.estimate.training.eager.routing import clamp, fill, repeat_rows
 from ullage.estimate.training.eager.shapes import permuted, view_any
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 from ullage.estimate.training.recipe import Recipe
@@ -149,7 +149,7 @@ class AltUp(Module):
             weight = clamp(weight, num_bounds=self.bounds)
         weights = F.shift(F.linear(modalities, weight))
         weights = view_any(weights, (self.count, *activated.shape[:2], 1))
-        return add_in_place(F.mul(innovation, weights), predictions)
+        return F.add(F.mul(innovation, weights), predictions, in_place=True)
 
     def scale(self, x: Tensor) -> Tensor:
         """scale_corrected_output."""

@@ -14,7 +14,6 @@ from ullage.estimate.training.architectures.rotary import Table, rotary_table
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module, parameter
 from ullage.estimate.training.eager.routing import (
-    add_in_place,
     clamp,
     grouped_product,
     highest,
@@ -88,7 +87,8 @@ class BiasedExperts(Experts):
 
     def into(self, x: Tensor, numbers: Tensor) -> Tensor:
         bias = take_rows(self.gate_up_proj_bias, numbers)
-        return add_in_place(grouped_product(x, self.gate_up_proj, is_transposed=True), bias)
+        out = grouped_product(x, self.gate_up_proj, is_transposed=True)
+        return F.add(out, bias, in_place=True)
 
     def gate(self, x: Tensor) -> Tensor:
         gate, up = F.narrow(x, -1, self.inner), F.narrow(x, -1, self.inner)
@@ -99,7 +99,8 @@ class BiasedExperts(Experts):
 
     def back(self, x: Tensor, numbers: Tensor) -> Tensor:
         bias = take_rows(self.down_proj_bias, numbers)
-        return add_in_place(grouped_product(x, self.down_proj, is_transposed=True), bias)
+        out = grouped_product(x, self.down_proj, is_transposed=True)
+        return F.add(out, bias, in_place=True)
 
 
 class GptOssLayer(base.Layer):

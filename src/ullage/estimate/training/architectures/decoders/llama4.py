@@ -13,7 +13,7 @@ from ullage.estimate.training.architectures.rotary import Table, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.attention import attend_eagerly
 from ullage.estimate.training.eager.module import Linear, Module, parameter
-from ullage.estimate.training.eager.routing import add_in_place, highest, repeat_rows, sum_first
+from ullage.estimate.training.eager.routing import highest, repeat_rows, sum_first
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
 from ullage.models.blocks import Mlp
 from ullage.models.decoders import CHUNKED
@@ -88,7 +88,7 @@ class AllExperts(Module):
         rows = F.mul(rows, weights)
         routed = self._compute(rows)
         out = self.shared_expert(x)
-        out = add_in_place(out, sum_first(F.view(routed, (self.count, *x.shape))))
+        out = F.add(out, sum_first(F.view(routed, (self.count, *x.shape))), in_place=True)
         return F.view(out, shape)
 
     def _route(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from ullage.estimate.training.architectures.model import Model, images, labels, 
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.convolution import Conv
-from ullage.estimate.training.eager.images import add_, average, max_pool, relu_
+from ullage.estimate.training.eager.images import average, max_pool, relu_
 from ullage.estimate.training.eager.module import Linear, Module, Stack
 from ullage.estimate.training.eager.norms import BatchNorm
 from ullage.estimate.training.eager.tensor import DType, Tensor
@@ -69,7 +69,7 @@ class Block(Module):
         x = self.convs[-1](x)
         if self.downsample is not None:
             shortcut = self.downsample(shortcut)
-        return relu_(add_(x, shortcut))
+        return relu_(F.add(x, shortcut, in_place=True))
 
 
 class ResNet(Model):
