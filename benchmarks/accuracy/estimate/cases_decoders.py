@@ -227,6 +227,19 @@ QWEN3_5_MOE_SMALL = {
     "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
     "shared_expert_intermediate_size": 96,
 }  # fmt: skip
+QWEN3_5_MOE_DEFAULTS = {  # heads and experts' widths are those of the configuration class
+    "model_type": "qwen3_5_moe_text", "vocab_size": 1024, "hidden_size": 256,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_experts": 8, "num_experts_per_tok": 2,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+QWEN3_NEXT_SMALL = {
+    "model_type": "qwen3_next", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 640,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 48, "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8, "max_position_embeddings": 4096, "num_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 96,
+    "mlp_only_layers": [1],
+}  # fmt: skip
 GEMMA3N_SMALL = {
     "model_type": "gemma3n_text", "vocab_size": 1024, "vocab_size_per_layer_input": 900,
     "hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 10,
@@ -325,6 +338,11 @@ CASES = (
     Case("Qwen3.5, small, by hand in fp32", QWEN3_5_SMALL,
          _train(1, 512, precision="fp32", attention="eager")),
     Case("Qwen3.5 with experts, small", QWEN3_5_MOE_SMALL, _train(2, 512)),
+    Case("Qwen3.5 with experts, sizes by default", QWEN3_5_MOE_DEFAULTS, _train(2, 512)),
+    Case("Qwen3-Next, small", QWEN3_NEXT_SMALL, _train(2, 512)),
+    Case("Qwen3-Next, small, checkpoints", QWEN3_NEXT_SMALL, _train(2, 500, checkpointing="full")),
+    Case("Qwen3-Next, one value head a key head", QWEN3_NEXT_SMALL | {"linear_num_value_heads": 4},
+         _train(2, 512)),
     Case("Gemma-3n, small", GEMMA3N_SMALL, _train(2, 512)),
     Case("Gemma-3n, small, checkpoints", GEMMA3N_SMALL, _train(2, 512, checkpointing="full")),
     Case("Gemma-4, small", GEMMA4_SMALL, _train(2, 512)),
@@ -334,4 +352,9 @@ CASES = (
     Case("DeepSeek-V3.2, small, checkpoints", DEEPSEEK_V3_2_SMALL,
          _train(2, 512, checkpointing="full")),
     Case("GLM-5, small", GLM_5_SMALL, _train(2, 512)),
+    Case("GLM-5, small, checkpoints", GLM_5_SMALL, _train(2, 512, checkpointing="full")),
+    Case("GLM-5, small, two shared in a row, checkpoints",
+         GLM_5_SMALL | {"num_hidden_layers": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 5,
+                        "indexer_types": ["full", "shared", "shared"] * 2},
+         _train(2, 512, checkpointing="full")),
 )  # fmt: skip

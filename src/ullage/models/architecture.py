@@ -13,15 +13,14 @@ from difflib import get_close_matches
 from typing import Final
 
 from ullage.models.config import Config
-from ullage.models.decoders import STYLES, read_decoder
+from ullage.models.decoders import LATENT_TYPES, STYLES, read_decoder
+from ullage.models.defaults import with_defaults
 from ullage.models.encoders import ENCODERS
 from ullage.models.gemma3n import read_gemma3n
 from ullage.models.gemma4 import read_gemma4
-from ullage.models.hybrids import HYBRIDS
-from ullage.models.latents import LATENT_TYPES, read_latent
+from ullage.models.hybrids import HYBRIDS, read_hybrid
+from ullage.models.latents import read_latent
 from ullage.models.layers import Layer, Model
-from ullage.models.older_decoders import OLDER_DECODERS
-from ullage.models.qwen3_next import DELTA_NETS, read_delta_net
 from ullage.models.vision import VISION_FIELD, bound_part, read_vision
 
 # Models of several parts: the model_type of a text_config that does not state its own.
@@ -41,10 +40,10 @@ _WRAPPED: Final = {
 
 _NO_PARTS: Final = ("quant", "compression", "generation")  # what such fields say is no module
 
-_READERS: Final[dict[str, Callable[[Config, str], Model]]] = {
+_READERS: Final[dict[str, Callable[[Config], Model]]] = {
     **dict.fromkeys(STYLES, read_decoder), **dict.fromkeys(LATENT_TYPES, read_latent),
-    **dict.fromkeys(DELTA_NETS, read_delta_net), "gemma3n_text": read_gemma3n,
-    "gemma4_text": read_gemma4,    **OLDER_DECODERS, **ENCODERS, **HYBRIDS,
+    **dict.fromkeys(HYBRIDS, read_hybrid), **ENCODERS,
+    "gemma3n_text": read_gemma3n, "gemma4_text": read_gemma4,
 }  # fmt: skip
 MODEL_TYPES: Final = tuple(sorted(_READERS))
 """Every model_type that can be read, without those of models of several parts."""
@@ -69,8 +68,8 @@ def read_model(config: Config) -> Model:
             f"found {model_type!r}, which is not known for serving{hint} "
             f"Known: {', '.join(MODEL_TYPES)}",
         )
-    model = _READERS[model_type](text, model_type)
-    if text is config:
+    model = _READERS[model_type](text)
+    if text.inside == config.inside:
         return model
     images, others = read_vision(config, model.hidden), other_parts(config)
     if images:
@@ -80,20 +79,21 @@ def read_model(config: Config) -> Model:
 
 
 def text_part(config: Config, known: Collection[str]) -> Config:
-    """The text part of a model of several parts, if the model_type is not known by itself.
+    """The text part of a model of several parts, if the model_type is not known by itself; with
+    the defaults of its family.
 
     Raises:
         SpecError: the part says no model_type, and none is usual.
     """
     if config.model_type in known or not config.has("text_config"):
-        return config
+        return with_defaults(config)
     text = config.part("text_config")
     kind = text.text("model_type", default=_WRAPPED.get(config.model_type))
     if kind is None:
         raise text.wrong("model_type", "it is missing; add the model_type of the text part")
     tied = config.fields.get("tie_word_embeddings")
     fields = {} if tied is None else {"tie_word_embeddings": tied}
-    return replace(text, fields={**fields, **text.fields, "model_type": kind})
+    return with_defaults(replace(text, fields={**fields, **text.fields, "model_type": kind}))
 
 
 def other_parts(config: Config) -> list[str]:

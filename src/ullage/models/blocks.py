@@ -6,12 +6,12 @@ transformers makes for the same configuration (tests/unit/models/test_read_model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ullage.models.config import Config
-from ullage.models.layers import Attention, Layer, Model, Part, Weight, merge
+from ullage.models.layers import Attention, Layer, Part, Weight
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -51,36 +51,6 @@ class Mlp:
     experts: int = 0
     shared: int = 0
     has_shared_gate: bool = False
-
-
-def heads_of(config: Config, *, head_dim: int | None = None, kv_heads: int | None = None) -> Shape:
-    """The sizes of attention, under the names that most configurations use.
-
-    Args:
-        config: the model's.
-        head_dim: what transformers takes where the configuration has none; None: hidden / heads.
-        kv_heads: the same; None: as many as heads.
-
-    Raises:
-        SpecError: heads divide neither the hidden size nor the key and value heads.
-    """
-    hidden = config.number("hidden_size", least=1)
-    heads = config.number("num_attention_heads", least=1)
-    kv = config.number("num_key_value_heads", default=kv_heads or heads, least=1)
-    width = config.number("head_dim", default=head_dim, least=1)
-    if heads % kv:
-        raise config.wrong(
-            "num_key_value_heads", f"found {kv}, expected a divisor of num_attention_heads={heads}"
-        )
-    if width is None:
-        if hidden % heads:
-            raise config.wrong(
-                "hidden_size",
-                f"found {hidden}, expected a multiple of num_attention_heads={heads}; where they "
-                f"are not related, add head_dim",
-            )
-        width = hidden // heads
-    return Shape(hidden, heads, kv, width)
 
 
 def split_heads(config: Config, hidden: int, heads: int, kv_heads: int | None = None) -> Shape:
@@ -157,17 +127,6 @@ def vocabulary(config: Config, hidden: int, *, is_tied: bool) -> Iterator[Weight
         yield Weight(Part.HEAD, vocab, hidden)
 
 
-def make_model(
-    config: Config, model_type: str, layers: Iterable[Layer], weights: Iterable[Weight], widest: int
-) -> Model:
-    """A model under the names that most configurations use."""
-    hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
-    top = config.number("num_experts_per_tok", default=0) or 0
-    context = config.number("max_position_embeddings", default=None)
-    cached, own = tuple(layers), merge(weights)
-    return Model(model_type, hidden, vocab, widest, cached, own, top_experts=top, context=context)
-
-
 def read_kinds(
     config: Config, count: int, allowed: Set[str], *names: str, usual: tuple[str, ...] | None = None
 ) -> tuple[str, ...]:
@@ -188,27 +147,8 @@ Block = tuple[tuple[Layer, ...], tuple[Weight, ...]]
 
 
 def attend(
-    shape: Shape, *more: Weight, has_bias: bool = False, num_kv: int = 2
+    shape: Shape, *more: Weight, qkv_bias: bool = False, out_bias: bool = False, num_kv: int = 2
 ) -> tuple[tuple[Attention], tuple[Weight, ...]]:
     """Attention that sees all tokens, with weights that it has besides."""
-    own = attention(shape, qkv_bias=has_bias, out_bias=has_bias, num_kv=num_kv)
+    own = attention(shape, qkv_bias=qkv_bias, out_bias=out_bias, num_kv=num_kv)
     return (Attention(shape.heads, shape.kv_heads, shape.head_dim),), (*own, *more)
-
-
-def stack(
-    config: Config, model_type: str, blocks: Sequence[Block], sizes: Sequence[Mlp | None],
-    *, widest: int = 0, is_tied: bool = False,
-) -> Model:  # fmt: skip
-    """A model of mixers in order, each with an MLP or experts of its size; None: it has none."""
-    # widest: the most elements that a mixer computes for a token. is_tied: the head's default.
-    hidden = config.number("hidden_size", least=1)
-    weights = [*vocabulary(config, hidden, is_tied=is_tied), norm(hidden)]
-    layers: list[Layer] = []
-    for (kept_layers, own), size in zip(blocks, sizes, strict=True):
-        layers += kept_layers
-        weights += own
-        if size is not None:
-            weights += mlp(hidden, size)
-            widest = max(widest, 2 * size.width)
-        weights.append(norm(hidden, count=1 if size is None else 2))
-    return make_model(config, model_type, layers, weights, widest)

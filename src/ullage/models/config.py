@@ -39,11 +39,13 @@ class Config:
         name: the user's name for it: a path, or the name of a built-in model.
         fields: as in the file.
         inside: the field that holds a part, such as "text_config"; "" for the whole.
+        names: the file's name of a field that is read by another (see defaults.py).
     """
 
     name: str
     fields: Mapping[str, Any]
-    inside: str = field(default="")
+    inside: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
@@ -118,7 +120,7 @@ class Config:
         return default
 
     def _where(self, name: str) -> str:
-        return f"{self.name}: field {self.inside + name!r}"
+        return f"{self.name}: field {self.inside + self.names.get(name, name)!r}"
 
 
 def read_config(path: str | Path) -> Config:

@@ -19,14 +19,13 @@ from ullage.models.blocks import (
     Mlp,
     Shape,
     attend,
-    heads_of,
     linear,
     norm,
     read_kinds,
-    stack,
 )
 from ullage.models.config import Config
-from ullage.models.layers import Model, Part, Weight, merge
+from ullage.models.decoders import attention_shape, stack
+from ullage.models.layers import Model, Part, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +49,15 @@ class SharingLayer:
 
 def describe_gemma3n(config: Config) -> tuple[SharingLayer, ...]:
     """Its layers in order."""
-    shape = heads_of(config, head_dim=256, kv_heads=2)
+    shape = attention_shape(config)
     kinds = sharing_kinds(config, every=5)
     widths = config.fields.get("intermediate_size")
     if not isinstance(widths, list | tuple):
-        widths = [config.number("intermediate_size", default=16_384)] * len(kinds)
+        widths = [config.number("intermediate_size")] * len(kinds)
     layers = [
         SharingLayer(kind, shape, Mlp(width)) for kind, width in zip(kinds, widths, strict=True)
     ]
-    return share_keys(layers, config.number("num_kv_shared_layers", default=15))
+    return share_keys(layers, config.number("num_kv_shared_layers"))
 
 
 def sharing_kinds(config: Config, *, every: int) -> tuple[str, ...]:
@@ -81,17 +80,16 @@ def share_keys(layers: Sequence[SharingLayer], count: int) -> tuple[SharingLayer
 
 
 def sharing_stack(
-    config: Config, model_type: str, layers: Sequence[SharingLayer], more: Sequence[Weight],
-    each: Sequence[Weight],
-) -> Model:  # fmt: skip
+    config: Config, layers: Sequence[SharingLayer], more: Sequence[Weight], each: Sequence[Weight]
+) -> Model:
     """The model of such layers; more: weights beside them; each: what every layer has besides."""
     hidden, count = config.number("hidden_size"), len(layers)
-    window = config.number("sliding_window", default=512, least=1)
+    window = config.number("sliding_window", least=1)
     has_bias = config.flag("attention_bias", default=False)
-    wide, weights = config.number("hidden_size_per_layer_input", default=256), [*more]
+    wide, weights = config.number("hidden_size_per_layer_input"), [*more]
     inputs: list[Weight] = []
     if wide:
-        rows = config.number("vocab_size_per_layer_input", default=262_144)
+        rows = config.number("vocab_size_per_layer_input")
         weights += [Weight(Part.EMBEDDING, rows, count * wide), norm(wide)]
         weights += [linear(Part.MLP, count * wide, hidden, None)]
         inputs += [linear(Part.MLP, wide, hidden, None), linear(Part.MLP, hidden, wide, None)]
@@ -99,29 +97,29 @@ def sharing_stack(
     blocks: list[Block] = []
     for layer in layers:
         shape, is_shared = layer.shape, not layer.num_kv
-        norms = norm(shape.head_dim, count=2 - is_shared), norm(hidden, count=2)
+        norms = norm(shape.head_dim, count=2 - is_shared)
         (layer_cache,), own = attend(
-            shape, *norms, *inputs, *each, has_bias=has_bias, num_kv=layer.num_kv
-        )
+            shape, norms, *inputs, *each, qkv_bias=has_bias, out_bias=has_bias,
+            num_kv=layer.num_kv,
+        )  # fmt: skip
         window_of_layer = window if layer.kind == SLIDING else None
         blocks.append(((replace(layer_cache, window=window_of_layer, is_shared=is_shared),), own))
     widest = max((x.shape.heads + 2 * x.shape.kv_heads) * x.shape.head_dim for x in layers)
     sizes = [layer.sizes for layer in layers]
-    model = stack(config, model_type, blocks, sizes, widest=widest, is_tied=True)
-    return replace(model, weights=merge([*model.weights, *weights]), top_experts=0)
+    return stack(config, blocks, *weights, widest=widest, sizes=sizes)
 
 
-def read_gemma3n(config: Config, model_type: str) -> Model:
-    """Reads what a Gemma 3n keeps and weighs."""
-    hidden, inputs = config.number("hidden_size"), config.number("altup_num_inputs", default=4)
+def read_gemma3n(config: Config) -> Model:
+    """What a Gemma 3n keeps and weighs."""
+    hidden, inputs = config.number("hidden_size"), config.number("altup_num_inputs")
     more = [linear(Part.MLP, hidden, hidden, None, count=2 * (inputs - 1))]
     each = [*_altup(config, hidden, inputs)]
-    return sharing_stack(config, model_type, describe_gemma3n(config), more, each)
+    return sharing_stack(config, describe_gemma3n(config), more, each)
 
 
 def _altup(config: Config, hidden: int, inputs: int) -> Iterator[Weight]:
     # Several inputs of each layer (AltUp), and a narrow residual (Laurel).
-    rank = config.number("laurel_rank", default=64)
+    rank = config.number("laurel_rank")
     yield linear(Part.MLP, rank, hidden, None)
     yield linear(Part.MLP, hidden, rank, None)
     yield Weight(Part.ROUTER, inputs, hidden + inputs + inputs * inputs, most_shards=1)

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ullage.models.blocks import FULL, Mlp, heads_of, mlp, norm
+from ullage.models.blocks import FULL, Mlp, mlp, norm
 from ullage.models.config import Config
+from ullage.models.decoders import attention_shape
 from ullage.models.gemma3n import SharingLayer, share_keys, sharing_kinds, sharing_stack
 from ullage.models.layers import Model, Part, Weight
 
 
 def describe_gemma4(config: Config) -> tuple[SharingLayer, ...]:
     """Its layers in order; the last one sees everything."""
-    local = heads_of(config, head_dim=256, kv_heads=4)
-    whole = replace(local, head_dim=config.number("global_head_dim", default=512))
+    local = attention_shape(config)
+    whole = replace(local, head_dim=config.number("global_head_dim"))
     is_same = config.flag("attention_k_eq_v", default=False)
     if is_same:
         heads = config.number("num_global_key_value_heads", default=local.kv_heads)
         whole = replace(whole, kv_heads=heads)
-    width = config.number("intermediate_size", default=9216)
+    width = config.number("intermediate_size")
     layers = [
         SharingLayer(FULL, whole, Mlp(width), 2 - is_same)
         if kind == FULL
         else SharingLayer(kind, local, Mlp(width))
         for kind in (*sharing_kinds(config, every=6)[:-1], FULL)
     ]
-    shared = share_keys(layers, config.number("num_kv_shared_layers", default=0))
+    shared = share_keys(layers, config.number("num_kv_shared_layers"))
     is_double = config.flag("use_double_wide_mlp", default=False)
     return tuple(
         layer if layer.num_kv else replace(layer, sizes=Mlp(width * (1 + is_double)))
@@ -45,13 +46,13 @@ def gemma4_experts(config: Config) -> Mlp | None:
     return Mlp(width, config.number("num_experts", least=1))
 
 
-def read_gemma4(config: Config, model_type: str) -> Model:
-    """Reads what a Gemma 4 keeps and weighs."""
+def read_gemma4(config: Config) -> Model:
+    """What a Gemma 4 keeps and weighs."""
     hidden, experts = config.number("hidden_size"), gemma4_experts(config)
     each: list[Weight] = []
     if experts is not None:  # with two scales and three norms
         scales = [Weight(Part.ROUTER, n, most_shards=1) for n in (hidden, experts.experts)]
         each = [*mlp(hidden, experts), *scales, norm(hidden, count=3)]
-    model = sharing_stack(config, model_type, describe_gemma4(config), (), each)
+    model = sharing_stack(config, describe_gemma4(config), (), each)
     top = config.number("top_k_experts") if experts is not None else 0
     return replace(model, top_experts=top)

@@ -9,26 +9,22 @@ deepseek_v32 and glm_moe_dsa of 5.23.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ullage.models.blocks import Block, Mlp, linear, norm, stack
-from ullage.models.config import ASK, Config
+from ullage.models.blocks import Block, linear, norm
+from ullage.models.config import Config
+from ullage.models.decoders import stack
 from ullage.models.layers import Index, Latent, Model, Part, Weight
 
-_INDEXED: Final = {"deepseek_v32": 64, "glm_moe_dsa": 32}  # heads of the indexer by default
-_FIRST_DENSE: Final = {"glm4_moe_lite": 1, **dict.fromkeys(_INDEXED, 3)}
-LATENT_TYPES: Final = ("deepseek_v2", "deepseek_v3", "kimi_k2", *_FIRST_DENSE)
 
-
-def read_latent(config: Config, model_type: str) -> Model:
-    """Reads what a decoder with latent attention keeps and weighs; MTP layers are not loaded."""
+def read_latent(config: Config) -> Model:
+    """What a decoder with latent attention keeps and weighs; MTP layers are not loaded."""
     hidden = config.number("hidden_size", least=1)
     count = config.number("num_hidden_layers", least=1)
     heads = config.number("num_attention_heads", least=1)
     width = config.number("kv_lora_rank", least=1) + config.number("qk_rope_head_dim")
-    sizes = [latent_sizes(config, model_type, index) for index in range(count)]
     own = tuple(_projections(config, hidden, heads))
-    chosen = find_indexer(config, model_type)
+    chosen = find_indexer(config)
     block = (Latent(heads, width, None if chosen is None else chosen.most),), own
     blocks: list[Block] = [block] * count
     if chosen is not None:
@@ -36,8 +32,7 @@ def read_latent(config: Config, model_type: str) -> Model:
         both = (*block[0], indexer), (*own, *_indexer(config, indexer, hidden))
         blocks = [both if chosen.layers[index] else block for index in range(count)]
     key = config.number("qk_nope_head_dim") + config.number("qk_rope_head_dim")
-    attended = heads * (2 * key + config.number("v_head_dim"))
-    return stack(config, model_type, blocks, sizes, widest=attended)
+    return stack(config, blocks, widest=heads * (2 * key + config.number("v_head_dim")))
 
 
 class Indexer(NamedTuple):
@@ -56,15 +51,15 @@ class Indexer(NamedTuple):
     layers: tuple[bool, ...]
 
 
-def find_indexer(config: Config, model_type: str) -> Indexer | None:
+def find_indexer(config: Config) -> Indexer | None:
     """The indexer of DeepSeek V3.2 and GLM 5; None: all tokens are seen."""
-    if model_type not in _INDEXED:
+    if config.model_type not in ("deepseek_v32", "glm_moe_dsa"):
         return None
     layers = range(config.number("num_hidden_layers", least=1))
     return Indexer(
-        config.number("index_n_heads", default=_INDEXED[model_type]),
-        config.number("index_head_dim", default=128),
-        config.number("index_topk", default=2048),
+        config.number("index_n_heads"),
+        config.number("index_head_dim"),
+        config.number("index_topk"),
         tuple(_has_indexer(config, index) for index in layers),
     )
 
@@ -86,21 +81,6 @@ def _indexer(config: Config, indexer: Index, hidden: int) -> Iterator[Weight]:
     yield linear(part, indexer.width, hidden, 1)
     yield norm(indexer.width, has_bias=True)
     yield Weight(part, indexer.heads, hidden, most_shards=1)
-
-
-def latent_sizes(config: Config, model_type: str, index: int) -> Mlp:
-    """Widths of a layer's MLP or experts."""
-    experts = config.number("n_routed_experts", default=0)
-    kinds = config.row("mlp_layer_types", default=None)
-    if kinds is not None:
-        is_dense = kinds[index] == "dense"
-    else:
-        first = _FIRST_DENSE.get(model_type, ASK)
-        is_dense = not experts or index < config.number("first_k_dense_replace", default=first)
-    if is_dense or index % config.number("moe_layer_freq", default=1, least=1):
-        return Mlp(config.number("intermediate_size"))
-    width = config.number("moe_intermediate_size")
-    return Mlp(width, experts, width * config.number("n_shared_experts", default=0))
 
 
 def _projections(config: Config, hidden: int, heads: int) -> Iterator[Weight]:

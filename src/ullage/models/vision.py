@@ -2,7 +2,7 @@
 
 read_vision(read_config("path/to/llava"), hidden=4096)      # () where it is another one
 
-Source: transformers 5.23, models/clip and models/llava; CLIPVisionConfig's defaults.
+Source: transformers 5.23, models/clip and models/llava.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ullage.models.config import Config
+from ullage.models.defaults import clip_part
 from ullage.models.layers import Part, Uncounted, Weight
 
 VISION_FIELD: Final = "vision_config"
@@ -32,14 +33,12 @@ def read_vision(config: Config, hidden: int) -> tuple[Weight, ...]:
     """
     if config.model_type not in _WRAPPERS or not config.has(VISION_FIELD):
         return ()
-    vision = config.part(VISION_FIELD)
-    if vision.text("model_type", default=_CLIP) != _CLIP:
+    if config.part(VISION_FIELD).text("model_type", default=_CLIP) != _CLIP:
         return ()
-    wide = vision.number("hidden_size", default=768, least=1)
-    inner = vision.number("intermediate_size", default=3072)
-    layers = vision.number("num_hidden_layers", default=12)
-    patch = vision.number("patch_size", default=32, least=1)
-    positions = (vision.number("image_size", default=224) // patch) ** 2 + 1
+    vision = clip_part(config, "vision")
+    wide, inner = vision.number("hidden_size", least=1), vision.number("intermediate_size")
+    layers, patch = vision.number("num_hidden_layers"), vision.number("patch_size", least=1)
+    positions = (vision.number("image_size") // patch) ** 2 + 1
     layer = 4 * wide * (wide + 1) + 2 * wide * inner + inner + wide + 4 * wide
     fixed = 3 * patch * patch * wide + (positions + 1) * wide + 4 * wide
     projector = wide * hidden + hidden + hidden * hidden + hidden

@@ -225,15 +225,7 @@ class FitReport:
     @property
     def front_of_runs(self) -> list[Candidate]:
         """The Pareto front: no other plan that ran needs less memory and no more time."""
-        front: list[Candidate] = []
-        for candidate in sorted(
-            self.candidates, key=lambda candidate: (candidate.step_s, candidate.used_bytes)
-        ):
-            if self.is_size_known(candidate) and (
-                not front or candidate.used_bytes < front[-1].used_bytes
-            ):
-                front.append(candidate)
-        return front
+        return front_of([each for each in self.candidates if self.is_size_known(each)])
 
     def is_size_known(self, candidate: Candidate) -> bool:
         """True if the peak is known; it is not if a run stopped within the budget."""
@@ -255,6 +247,15 @@ class FitReport:
         if self.best is None or not self.best.step_s or not self.bound_s:
             return 0.0
         return max(0.0, 1 - self.bound_s / self.best.step_s)
+
+
+def front_of(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The Pareto front of time and memory, fastest first."""
+    front: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda each: (each.step_s, each.used_bytes)):
+        if not front or candidate.used_bytes < front[-1].used_bytes:
+            front.append(candidate)
+    return front
 
 
 AS_IT_IS = "unchanged"

@@ -133,8 +133,20 @@ def test_a_sampler_that_sorts_takes_the_most() -> None:
         activations(model, Step(2048, 256, release=find_release(version)), gpu).low_bytes
         for version in ("0.13.0", "0.19.0")
     )
-    assert old == 256 * model.vocab * 38
+    assert old == 256 * model.vocab * 38 + 2 * model.hidden * (2048 + 2 * 256)
     assert filtered < old / 2
+
+
+def test_the_sampler_runs_while_the_hidden_states_of_all_tokens_are_there() -> None:
+    model, gpu = read_model(find_model("llama-3.1-70b").config), find_gpu("h100-80gb")
+    steps = [
+        Step(tokens, 1024, tensor_parallel=8, release=find_release("0.20.0"), is_cached=True)
+        for tokens in (8192, 16384)
+    ]
+    fewer, more = (activations(model, step, gpu) for step in steps)
+    assert more.what == "logits of 1,024 requests, the filter's workspace"
+    for name in ("low_bytes", "bytes"):
+        assert getattr(more, name) - getattr(fewer, name) == 2 * 8192 * model.hidden
 
 
 def test_a_first_start_holds_a_copy_of_the_embeddings() -> None:

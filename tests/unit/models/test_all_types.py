@@ -23,6 +23,7 @@ from ullage.models.architecture import MODEL_TYPES, read_model
 from ullage.models.builtin import load_models
 from ullage.models.config import Config
 from ullage.models.decoders import STYLES
+from ullage.models.encoders import ENCODERS
 from ullage.models.layers import Weight
 
 FILE: Final = Path(__file__).parent / "all_types.json"
@@ -133,7 +134,12 @@ def test_every_field_is_as_it_was_recorded(name: str) -> None:
 _FOREIGN: Final = {"qwen3_moe": "shared_expert_intermediate_size"}
 
 
-@each("name", sorted(set(STYLES) & set(MODELS)))
+# Not models with an encoder, whose heads serving leaves out; nor two of which a row cannot be
+# trained: Nemotron-H's contradicts itself, and Bamba's smallest has no heads.
+_DECODERS: Final = set(MODEL_TYPES) & set(MODELS) - {*ENCODERS, "nemotron_h", "bamba"}
+
+
+@each("name", sorted(_DECODERS))
 def test_training_builds_the_parameters_that_serving_counts(name: str) -> None:
     for row in ROWS[name]:
         fields = {

@@ -123,13 +123,16 @@ def prompt_bytes(model: Model, tokens: int) -> int:
     return max(_layer_bytes(model, Step(tokens, 1))[0], model.vocab * SORTED)
 
 
-def _sampler_bytes(model: Model, step: Step, runner: Runner) -> int:
-    """The sampler's peak: bytes for each logit of max_num_seqs rows."""
-    release = step.release
+def _sampler_bytes(model: Model, step: Step, runner: Runner, each: int) -> int:
+    """The sampler's peak: bytes for each logit of max_num_seqs rows, and what profile_run holds."""
     if all(isinstance(layer, Encoder) for layer in model.layers):
         return 0
-    each = PLAIN if runner is Runner.SECOND else release.logit_bytes
-    return step.rows * model.vocab * each
+    # profile_run's hidden states of all tokens and those of the rows (sample_hidden_states) live
+    # until the sampler has run; the first runner makes random ones of the rows beside them
+    # (_dummy_sampler_run, rand_like).
+    copies = 2 if runner is Runner.FIRST else 1
+    hidden = model.hidden * (step.tokens + copies * step.rows)
+    return step.rows * model.vocab * each + _ELEMENT * hidden
 
 
 def _fused_bytes(model: Model, step: Step) -> int:
@@ -156,9 +159,9 @@ def activations(model: Model, step: Step, gpu: Entry) -> Term:
     """The peak of profile_run: a step of max_num_batched_tokens, and then the sampler.
 
     Counts: the widest moment of a layer (residual, input, the widest product and what is made of
-    it) with the experts' inputs and products; the sampler's logits and copies; the table of
-    embeddings where a first start times kernels on it; the most of these, and the buffers that the
-    runner keeps.
+    it) with the experts' inputs and products; the sampler's logits and copies, with the hidden
+    states of all tokens; the table of embeddings where a first start times kernels on it; the most
+    of these, and the buffers that the runner keeps.
     Ignores: attention's workspace; encoders of images and audio.
     Error: docs/results/serving.md. Without is_cached the interval holds both kinds of start,
     and the likely one is the first.
@@ -169,13 +172,14 @@ def activations(model: Model, step: Step, gpu: Entry) -> Term:
     layer = low
     if step.release.is_reserved_counted:  # segments that fit no later request: up to a quarter
         layer, high = low + low // 8, high + high // 4
-    sampler = _sampler_bytes(model, step, runner)
+    each = PLAIN if runner is Runner.SECOND else step.release.logit_bytes
+    sampler = _sampler_bytes(model, step, runner, each)
     fused = _fused_bytes(model, step)
     buffers, what_buffers = _buffer_bytes(model, step, runner, gpu)
     first, later = max(layer, sampler, fused), max(layer, sampler)
     filtered = sampler
     if runner is Runner.FIRST and step.release.has_optional_filter:
-        filtered = sampler * FILTERED // step.release.logit_bytes
+        filtered = _sampler_bytes(model, step, runner, FILTERED)
     copied = sampler + step.rows * model.vocab * _COPY if sampler else 0
     most = max(high, copied, 0 if step.is_cached else fused)
     likely = later if step.is_cached else first

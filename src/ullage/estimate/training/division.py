@@ -5,6 +5,7 @@ config = divide(config, recipe)      # fewer heads, a narrower MLP, some of the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.errors import SpecError
@@ -67,7 +68,7 @@ def divide(config: Config, recipe: Recipe) -> Config:
     )
     if layout.tensor > 1:
         _divide_layers(config, fields, layout.tensor)
-    return Config(config.name, fields, config.inside)
+    return replace(config, fields=fields)
 
 
 def _divide_megatron(config: Config, recipe: Recipe) -> Config:
@@ -79,17 +80,18 @@ def _divide_megatron(config: Config, recipe: Recipe) -> Config:
             "parallelism; take context and expert 1"
         )
     _check_sequence(config, recipe)
-    heads, layers = config.number("n_head"), config.number("n_layer")
+    heads, layers = config.number("num_attention_heads"), config.number("num_hidden_layers")
     if heads % layout.tensor:
         raise config.wrong(
-            "n_head", f"found {heads}, which tensor {layout.tensor} does not divide; take a divisor"
+            "num_attention_heads",
+            f"found {heads}, which tensor {layout.tensor} does not divide; take a divisor",
         )
     if layers % layout.pipeline:
         raise config.wrong(
-            "n_layer", f"found {layers}, which pipeline {layout.pipeline} does not divide"
+            "num_hidden_layers",
+            f"found {layers}, which pipeline {layout.pipeline} does not divide",
         )
-    fields = {**config.fields, "n_layer": layers // layout.pipeline}
-    return Config(config.name, fields, config.inside)
+    return replace(config, fields={**config.fields, "num_hidden_layers": layers // layout.pipeline})
 
 
 def _check_sequence(config: Config, recipe: Recipe) -> None:
@@ -119,7 +121,7 @@ def _check_sequence(config: Config, recipe: Recipe) -> None:
 
 
 def _divide_layers(config: Config, fields: dict[str, Any], ranks: int) -> None:
-    shape = attention_shape(config, config.model_type)
+    shape = attention_shape(config)
     fields.setdefault("head_dim", shape.head_dim)
     fields.setdefault("num_key_value_heads", shape.kv_heads)
     for name in _DIVIDED:

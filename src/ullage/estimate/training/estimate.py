@@ -348,7 +348,7 @@ def _assumptions(config: Config, recipe: Recipe, torch: tuple[int, int]) -> tupl
             "inputs, buffers and workspaces take a config.json to be known"
         )
     lines += _of_layout(recipe.layout)
-    if text_part(config, MODELS) is not config:
+    if text_part(config, MODELS).inside != config.inside:
         others = ", ".join(other_parts(config)) or "none"
         lines.append(f"the text part is trained alone; parts that are not counted: {others}")
     if recipe.keeps_gradients:

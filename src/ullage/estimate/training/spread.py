@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ullage.estimate.training.division import check_model
 from ullage.estimate.training.eager.arena import Arena
+from ullage.estimate.training.eager.module import Identity
 from ullage.estimate.training.eager.parallel.sequence import DividedEmbedding, Gathered, Reduced
 from ullage.estimate.training.eager.parallel.sharding import FullyShard, shard_shape
-from ullage.estimate.training.eager.parallel.stages import DividedHead, Incoming, KeptHead, Outgoing
+from ullage.estimate.training.eager.parallel.stages import DividedHead, Incoming, KeptHead
 from ullage.estimate.training.eager.tensor import empty
 from ullage.estimate.training.layout import Layout
 from ullage.trace.category import Category
@@ -76,7 +77,7 @@ class Spread:
         elif layout.sequence:
             model.embed_tokens = DividedEmbedding(model.embed_tokens.weight, layout.tensor)
         if layout.place < layout.pipeline - 1:
-            model.norm = model.lm_head = Outgoing()
+            model.norm = model.lm_head = Identity()
             return
         if layout.tensor > 1:
             model.lm_head = DividedHead(

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ullage.errors import SpecError
 from ullage.estimate.term import Interval, Term, exact
 from ullage.estimate.training.architectures import build_model
-from ullage.estimate.training.architectures.images.clip import Text, text_part
+from ullage.estimate.training.architectures.images.clip import Text
 from ullage.estimate.training.architectures.images.diffusion import FACTOR
 from ullage.estimate.training.eager.tensor import INT64, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.estimate.workloads.answer import Place, WorkloadEstimate
 from ullage.estimate.workloads.passes import Pass, device_and_machine, make_place, play_pass
+from ullage.models.defaults import clip_part
 from ullage.trace.category import Category
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _play_text(sampler: Sampler, config: Config, machine: Machine) -> Pass:
     def run(arena: Arena, model: Text) -> object:
         return model(empty(arena, (1, model.longest), INT64, Category.INPUT))
 
-    return play_pass(machine, lambda arena: Text(arena, text_part(config), dtype), run)
+    return play_pass(machine, lambda arena: Text(arena, clip_part(config, "text"), dtype), run)
 
 
 def _denoise(recipe: Recipe) -> Callable[[Arena, Any], object]:

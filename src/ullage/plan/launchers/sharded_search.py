@@ -23,7 +23,16 @@ from ullage.plan.costs.blocks import Block, find_blocks
 from ullage.plan.costs.clocked import timed
 from ullage.plan.costs.measure import RunRequest, has_run
 from ullage.plan.costs.profile import kept_by_module
-from ullage.plan.findings import AS_IT_IS, LATE, Candidate, FitReport, Seen, failed, with_prediction
+from ullage.plan.findings import (
+    AS_IT_IS,
+    LATE,
+    Candidate,
+    FitReport,
+    Seen,
+    failed,
+    front_of,
+    with_prediction,
+)
 from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
 from ullage.plan.outcomes import judge, say_more, too_much
 from ullage.runs.search import search
@@ -131,7 +140,10 @@ class ShardedSearch:
             if best is None or chosen is None
             else with_prediction(best.plan, chosen.seen, chosen.step_s, self._gpu, budget_bytes),
             candidates=tuple(sorted(candidates, key=lambda candidate: candidate.step_s)),
-            front=tuple(_front([each.candidate for each in measured])),
+            front=tuple(
+                (each.step_s, each.used_bytes)
+                for each in front_of([each.candidate for each in measured])
+            ),
             left_out=self._left_out,
             failure="",
             ended=LATE if self._is_late(1.0) else "",
@@ -263,12 +275,3 @@ def _why(
         return ""
     untried = "not tried: the host's part comes last" if measured.order[0] else "no faster"
     return say_more(measured.candidate.step_s, best.candidate.step_s) or untried
-
-
-def _front(candidates: Sequence[Candidate]) -> list[tuple[float, int]]:
-    """The Pareto front of time and memory, fastest first."""
-    front: list[tuple[float, int]] = []
-    for candidate in sorted(candidates, key=lambda each: (each.step_s, each.used_bytes)):
-        if not front or candidate.used_bytes < front[-1][1]:
-            front.append((candidate.step_s, candidate.used_bytes))
-    return front

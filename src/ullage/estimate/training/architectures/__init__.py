@@ -15,6 +15,7 @@ from ullage.estimate.training.architectures.model import Model
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import COUNTED, Config
+from ullage.models.defaults import with_defaults
 
 __all__ = ["Model"]
 
@@ -40,6 +41,7 @@ MODELS: Final = {
     "gemma4_text": "decoders.gemma4:Gemma4",
     "phi3": "decoders.phi:Phi3",
     "mixtral": "decoders.mixtral:Mixtral",
+    "qwen3_next": "decoders.qwen3_5:Qwen3Next",
     "qwen3_5_text": "decoders.qwen3_5:Qwen35",
     "qwen3_5_moe_text": "decoders.qwen3_5:Qwen35",
     "qwen3_moe": "decoders.mixtral:Qwen3MoE",
@@ -113,4 +115,4 @@ def build_model(arena: Arena, config: Config, recipe: Recipe) -> Model:
             f"{choices[0]}: found with {kind}, expected a decoder language model, whose loss and "
             f"masks ullage can change"
         )
-    return kind_of_model(arena, config, recipe)  # type: ignore[call-arg]
+    return kind_of_model(arena, with_defaults(config), recipe)  # type: ignore[call-arg]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.losses import contrast, token_loss, unit_length
-from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
+from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
 from ullage.estimate.training.architectures.rotary import join_heads, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager import module as nn
@@ -19,6 +19,7 @@ from ullage.estimate.training.eager.reductions import mean
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
+from ullage.models.encoders import Half, halves_of
 from ullage.trace.category import Category
 
 
@@ -26,12 +27,10 @@ class Embeddings(nn.Module):
     """BertEmbeddings: words, types and positions."""
 
     def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
-        hidden = config.number("hidden_size")
-        positions = config.number("max_position_embeddings")
+        hidden, positions = config.number("hidden_size"), config.number("max_position_embeddings")
         self.words = nn.Embedding(arena, config.number("vocab_size"), hidden, dtype)
         self.positions = nn.Embedding(arena, positions, hidden, dtype)
-        types = config.number("type_vocab_size", default=2)
-        self.types = nn.Embedding(arena, types, hidden, dtype)
+        self.types = nn.Embedding(arena, config.number("type_vocab_size"), hidden, dtype)
         self.norm = nn.LayerNorm(arena, hidden, dtype)
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
         self.numbers = [empty(arena, (1, positions), INT64, Category.BUFFER) for _ in range(2)]
@@ -57,9 +56,8 @@ class Embeddings(nn.Module):
 class Attention(nn.Module):
     """BertSelfAttention and BertSelfOutput."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
-        hidden = config.number("hidden_size")
-        self.head_dim = head_width(config, "hidden_size", "num_attention_heads")
+    def __init__(self, arena: Arena, config: Config, half: Half, dtype: DType) -> None:
+        hidden, self.head_dim = half.shape.hidden, half.shape.head_dim
         self.attention_dropout = config.real("attention_probs_dropout_prob", default=0.1)
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
         self.query, self.key, self.value, self.dense = (
@@ -80,11 +78,11 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """BertLayer: its norms after its parts."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
-        hidden, inner = config.number("hidden_size"), config.number("intermediate_size")
+    def __init__(self, arena: Arena, config: Config, half: Half, dtype: DType) -> None:
+        hidden, inner = half.shape.hidden, half.width
         self.adapted = {"intermediate": ("dense",), "output": ("dense",)}
         self.dropout = config.real("hidden_dropout_prob", default=0.1)
-        self.attention = Attention(arena, config, dtype)
+        self.attention = Attention(arena, config, half, dtype)
         self.intermediate = nn.Linear(arena, hidden, inner, dtype, has_bias=True)
         self.output = nn.Linear(arena, inner, hidden, dtype, has_bias=True)
         self.norm = nn.LayerNorm(arena, hidden, dtype)
@@ -125,11 +123,14 @@ class Bert(Model):
         dtype = parameter_dtype(recipe)
         embeds_sentences = _embeds_sentences(config)
         self.embeddings = Embeddings(arena, config, dtype)
-        count, hidden = config.number("num_hidden_layers"), config.number("hidden_size")
-        self.layers = nn.Stack(arena, "encoder", count, lambda: Layer(arena, config, dtype))
+        (half,) = halves_of(config)
+        self.layers = nn.Stack(
+            arena, "encoder", half.layers, lambda: Layer(arena, config, half, dtype)
+        )
         self.head = self.pooler = None
         if embeds_sentences:
             self.adapted = {"pooler": ("dense",)}
+            hidden = half.shape.hidden
             self.pooler = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
         else:
             self.head = Head(arena, config, dtype, self.embeddings.words.weight)

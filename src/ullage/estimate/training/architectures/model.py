@@ -11,7 +11,6 @@ from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.module import Module, Stack
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty, find_dtype
 from ullage.estimate.training.recipe import PRECISIONS, Recipe
-from ullage.models.config import Config
 from ullage.trace.category import Category
 
 
@@ -46,18 +45,6 @@ class LanguageModel(Model):
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:
         tokens = ids(arena, recipe)
         return tokens, tokens
-
-
-def head_width(config: Config, width: str, heads: str) -> int:
-    """The width of a head, where a field's heads divide another field's width.
-
-    Raises:
-        SpecError: they do not, which the library refuses as well.
-    """
-    count, size = config.number(heads, least=1), config.number(width)
-    if size % count:
-        raise config.wrong(width, f"found {size}, expected a multiple of {heads}={count}")
-    return int(size // count)
 
 
 def parameter_dtype(recipe: Recipe) -> DType:

@@ -19,7 +19,9 @@ from ullage.estimate.training.eager.reductions import mean
 from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
+from ullage.models.blocks import Shape
 from ullage.models.config import Config
+from ullage.models.encoders import Half, halves_of
 
 
 class Norm(norms.Norm):
@@ -34,9 +36,11 @@ class Norm(norms.Norm):
 class Attention(nn.Module):
     """T5Attention, its norm and its dropout: T5LayerSelfAttention and T5LayerCrossAttention."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_causal: bool) -> None:
-        hidden, self.head_dim = config.number("d_model"), config.number("d_kv", default=64)
-        inner = config.number("num_heads") * self.head_dim
+    def __init__(
+        self, arena: Arena, config: Config, shape: Shape, dtype: DType, *, is_causal: bool
+    ) -> None:
+        hidden, self.head_dim = shape.hidden, shape.head_dim
+        inner = shape.heads * self.head_dim
         self.is_causal = is_causal
         self.dropout = config.real("dropout_rate", default=0.1)
         self.q, self.k, self.v = (nn.Linear(arena, hidden, inner, dtype) for _ in range(3))
@@ -68,9 +72,9 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """T5LayerFF: of two linear layers, or gated of three."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
-        hidden, inner = config.number("d_model"), config.number("d_ff")
-        kind = config.text("feed_forward_proj", default="relu")
+    def __init__(self, arena: Arena, config: Config, half: Half, dtype: DType) -> None:
+        hidden, inner = half.shape.hidden, half.width
+        kind = config.text("feed_forward_proj")
         function = kind.removeprefix("gated-")
         if kind == "gated-gelu":
             function = "gelu_new"
@@ -79,7 +83,7 @@ class FeedForward(nn.Module):
         self.dropout = config.real("dropout_rate", default=0.1)
         self.wi = nn.Linear(arena, hidden, inner, dtype)
         self.gate = None
-        if kind.startswith("gated-"):
+        if half.is_gated:
             self.adapted = {"wi": ("wi_0",), "gate": ("wi_1",)}
             self.gate = nn.Linear(arena, hidden, inner, dtype)
         self.wo = nn.Linear(arena, inner, hidden, dtype)
@@ -99,10 +103,13 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """T5Block."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
-        self.attention = Attention(arena, config, dtype, is_causal=is_decoder)
-        self.cross = Attention(arena, config, dtype, is_causal=False) if is_decoder else None
-        self.feed_forward = FeedForward(arena, config, dtype)
+    def __init__(self, arena: Arena, config: Config, half: Half, dtype: DType) -> None:
+        shape = half.shape
+        self.attention = Attention(arena, config, shape, dtype, is_causal=half.is_decoder)
+        self.cross = None
+        if half.is_decoder:
+            self.cross = Attention(arena, config, shape, dtype, is_causal=False)
+        self.feed_forward = FeedForward(arena, config, half, dtype)
 
     def __call__(
         self,
@@ -118,27 +125,24 @@ class Block(nn.Module):
         return self.feed_forward(x)
 
 
-class Half(nn.Module):
+class Side(nn.Module):
     """T5Stack: the encoder or the decoder; the first block's bias serves all."""
 
     def __init__(
-        self, arena: Arena, config: Config, dtype: DType, words: nn.Embedding, *, is_decoder: bool
+        self, arena: Arena, config: Config, half: Half, dtype: DType, words: nn.Embedding
     ) -> None:
         self.words = words
-        self.heads = config.number("num_heads")
+        self.heads = half.shape.heads
         self.dropout = config.real("dropout_rate", default=0.1)
-        count = config.number("num_layers")
-        if is_decoder:
-            count = config.number("num_decoder_layers", default=count)
-        buckets = config.number("relative_attention_num_buckets", default=32)
+        buckets = config.number("relative_attention_num_buckets")
         self.distances = nn.Embedding(arena, buckets, self.heads, dtype)
         self.blocks = nn.Stack(
             arena,
-            "decoder" if is_decoder else "encoder",
-            count,
-            lambda: Block(arena, config, dtype, is_decoder=is_decoder),
+            "decoder" if half.is_decoder else "encoder",
+            half.layers,
+            lambda: Block(arena, config, half, dtype),
         )
-        self.norm = Norm(arena, config.number("d_model"), dtype)
+        self.norm = Norm(arena, half.shape.hidden, dtype)
 
     def __call__(self, tokens: Tensor, others: Tensor | None = None) -> Tensor:
         embedded = self.words(tokens)
@@ -162,8 +166,9 @@ class T5(LanguageModel):
         dtype = parameter_dtype(recipe)
         hidden, vocab = config.number("d_model"), config.number("vocab_size")
         self.shared = nn.Embedding(arena, vocab, hidden, dtype)
-        self.encoder = Half(arena, config, dtype, self.shared, is_decoder=False)
-        self.decoder = Half(arena, config, dtype, self.shared, is_decoder=True)
+        before, behind = halves_of(config)
+        self.encoder = Side(arena, config, before, dtype, self.shared)
+        self.decoder = Side(arena, config, behind, dtype, self.shared)
         # transformers ties the head whatever the field says, and takes "no" for: do not scale.
         self.is_scaled = config.flag("tie_word_embeddings", default=True)
         self.lm_head = nn.LMHead(arena, hidden, vocab, dtype, weight=self.shared.weight)

@@ -8,7 +8,7 @@ from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.encoder import gelu
 from ullage.estimate.training.architectures.losses import token_loss
 from ullage.estimate.training.architectures.masks import eager_mask
-from ullage.estimate.training.architectures.model import Model, head_width, ids, parameter_dtype
+from ullage.estimate.training.architectures.model import Model, ids, parameter_dtype
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager import module as nn
 from ullage.estimate.training.eager.arena import Arena
@@ -17,7 +17,9 @@ from ullage.estimate.training.eager.convolution import Conv
 from ullage.estimate.training.eager.indexing import rows
 from ullage.estimate.training.eager.tensor import DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
+from ullage.models.blocks import Shape
 from ullage.models.config import Config
+from ullage.models.encoders import Half, halves_of
 from ullage.trace.category import Category
 
 _STRIDE: Final = 2  # of the second convolution
@@ -26,11 +28,8 @@ _STRIDE: Final = 2  # of the second convolution
 class Attention(nn.Module):
     """WhisperAttention: queries are scaled before they are split, and all three are copied."""
 
-    def __init__(
-        self, arena: Arena, hidden: int, heads: int, dtype: DType, *, dropout: float
-    ) -> None:
-        self.head_dim = hidden // heads
-        self.dropout = dropout
+    def __init__(self, arena: Arena, shape: Shape, dtype: DType, *, dropout: float) -> None:
+        hidden, self.head_dim, self.dropout = shape.hidden, shape.head_dim, dropout
         self.k_proj = nn.Linear(arena, hidden, hidden, dtype)
         self.v_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
         self.q_proj = nn.Linear(arena, hidden, hidden, dtype, has_bias=True)
@@ -56,20 +55,17 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """WhisperEncoderLayer, WhisperDecoderLayer."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType, *, is_decoder: bool) -> None:
-        side = "decoder" if is_decoder else "encoder"
-        hidden, inner = config.number("d_model"), config.number(f"{side}_ffn_dim")
-        head_width(config, "d_model", f"{side}_attention_heads")
-        heads = config.number(f"{side}_attention_heads")
+    def __init__(self, arena: Arena, config: Config, half: Half, dtype: DType) -> None:
+        shape, hidden, inner = half.shape, half.shape.hidden, half.width
         weights = config.real("attention_dropout", default=0.0)
         self.dropout = config.real("dropout", default=0.0)
         self.activation = find_activation(config, "activation_function", default="gelu")
         self.activation_dropout = config.real("activation_dropout", default=0.0)
-        self.self_attn = Attention(arena, hidden, heads, dtype, dropout=weights)
+        self.self_attn = Attention(arena, shape, dtype, dropout=weights)
         self.self_norm = nn.LayerNorm(arena, hidden, dtype)
         self.cross = self.cross_norm = None
-        if is_decoder:
-            self.cross = Attention(arena, hidden, heads, dtype, dropout=weights)
+        if half.is_decoder:
+            self.cross = Attention(arena, shape, dtype, dropout=weights)
             self.cross_norm = nn.LayerNorm(arena, hidden, dtype)
         self.fc1 = nn.Linear(arena, hidden, inner, dtype, has_bias=True)
         self.fc2 = nn.Linear(arena, inner, hidden, dtype, has_bias=True)
@@ -94,18 +90,15 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     """WhisperEncoder: two convolutions over the spectrum, fixed positions, layers."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
-        hidden, positions = config.number("d_model"), config.number("max_source_positions")
+    def __init__(self, arena: Arena, config: Config, half: Half, dtype: DType) -> None:
+        hidden, positions = half.shape.hidden, config.number("max_source_positions")
         bins = config.number("num_mel_bins")
         self.dropout = config.real("dropout", default=0.0)
         self.conv1 = Conv(arena, bins, hidden, 3, dtype, padding=1, dimensions=1)
         self.conv2 = Conv(arena, hidden, hidden, 3, dtype, stride=_STRIDE, padding=1, dimensions=1)
         self.positions = nn.parameter(arena, positions, hidden, dtype=dtype, needs_grad=False)
         self.layers = nn.Stack(
-            arena,
-            "encoder",
-            config.number("encoder_layers"),
-            lambda: Layer(arena, config, dtype, is_decoder=False),
+            arena, "encoder", half.layers, lambda: Layer(arena, config, half, dtype)
         )
         self.layer_norm = nn.LayerNorm(arena, hidden, dtype)
 
@@ -121,16 +114,13 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """WhisperDecoder: learned positions."""
 
-    def __init__(self, arena: Arena, config: Config, dtype: DType) -> None:
-        hidden = config.number("d_model")
+    def __init__(self, arena: Arena, config: Config, half: Half, dtype: DType) -> None:
+        hidden = half.shape.hidden
         self.dropout = config.real("dropout", default=0.0)
         self.embed_tokens = nn.Embedding(arena, config.number("vocab_size"), hidden, dtype)
         self.positions = nn.Embedding(arena, config.number("max_target_positions"), hidden, dtype)
         self.layers = nn.Stack(
-            arena,
-            "decoder",
-            config.number("decoder_layers"),
-            lambda: Layer(arena, config, dtype, is_decoder=True),
+            arena, "decoder", half.layers, lambda: Layer(arena, config, half, dtype)
         )
         self.layer_norm = nn.LayerNorm(arena, hidden, dtype)
 
@@ -151,15 +141,12 @@ class Whisper(Model):
         self.bins = config.number("num_mel_bins")
         self.dtype = dtype
         self.longest = config.number("max_target_positions")
-        self.encoder = Encoder(arena, config, dtype)
-        self.decoder = Decoder(arena, config, dtype)
-        self.proj_out = nn.LMHead(
-            arena,
-            config.number("d_model"),
-            config.number("vocab_size"),
-            dtype,
-            weight=self.decoder.embed_tokens.weight,
-        )
+        before, behind = halves_of(config)
+        self.encoder = Encoder(arena, config, before, dtype)
+        self.decoder = Decoder(arena, config, behind, dtype)
+        words = self.decoder.embed_tokens.weight
+        vocab, hidden = words.shape
+        self.proj_out = nn.LMHead(arena, hidden, vocab, dtype, weight=words)
         self.stacks = (self.encoder.layers, self.decoder.layers)
 
     def inputs(self, arena: Arena, recipe: Recipe) -> tuple[Tensor, ...]:

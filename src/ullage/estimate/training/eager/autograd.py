@@ -166,7 +166,9 @@ def checkpoint(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: A
     first = next(argument for argument in arguments if isinstance(argument, Tensor))
     if not first.arena.is_recording:
         return function(*arguments)
-    frame = _Frame(function, arguments)
+    # What layers pass on in one object is an argument of each: the frame keeps it as it is now.
+    own = [each.passed() if hasattr(each, "passed") else each for each in arguments]
+    frame = _Frame(function, tuple(own))
     frame.autocast = first.arena.autocast
     frames = _state_of(first).frames
     frames.append(frame)

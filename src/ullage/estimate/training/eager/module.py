@@ -97,6 +97,13 @@ class Module:
                 yield tensor, count * repeats
 
 
+class Identity(Module):
+    """nn.Identity: in the place of what a model, or a stage of a pipeline, does without."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
 class Linear(Module):
     """nn.Linear."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ullage.estimate.training.architectures import rotary
 from ullage.estimate.training.architectures.activations import find_activation
@@ -18,22 +18,37 @@ from ullage.estimate.training.architectures.norms import Norm, RMSNorm
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.eager.attention import attend, attend_eagerly
-from ullage.estimate.training.eager.module import Embedding, Linear, LMHead, Module, Stack
+from ullage.estimate.training.eager.module import (
+    Embedding,
+    Identity,
+    LayerNorm,
+    Linear,
+    LMHead,
+    Module,
+    Stack,
+)
 from ullage.estimate.training.eager.parallel.ring import attend_in_ring
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor
 from ullage.estimate.training.layout import Ring
 from ullage.estimate.training.recipe import Recipe
-from ullage.models.blocks import FULL, SLIDING, Mlp, Shape, read_flag
+from ullage.models.blocks import FULL, LINEAR, SLIDING, Mlp, Shape, read_flag
 from ullage.models.config import Config
 from ullage.models.decoders import (
     Style,
     attention_shape,
+    embedding_width,
+    find_qk_norm,
     find_style,
+    has_final_norm,
     layer_kinds,
-    with_defaults,
 )
 
 __all__ = ["FULL", "SLIDING"]
+
+UNROTATED = "full_attention without rotation"
+
+
+AnyNorm = TypeVar("AnyNorm", bound=Norm | LayerNorm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +57,14 @@ class Parts:
 
     Attributes:
         dtype: type of the parameters.
+        family: the model's class, which says what layers are made of.
     """
 
     arena: Arena
     config: Config
     recipe: Recipe
     dtype: DType
+    family: type[Decoder]
 
     @property
     def style(self) -> Style:
@@ -57,13 +74,13 @@ class Parts:
     @property
     def shape(self) -> Shape:
         """Sizes of attention."""
-        return attention_shape(self.config, self.config.model_type)
+        return attention_shape(self.config)
 
     def linear(self, inputs: int, outputs: int, *, has_bias: bool = False) -> Linear:
         """nn.Linear in the model's dtype."""
         return Linear(self.arena, inputs, outputs, self.dtype, has_bias=has_bias)
 
-    def norm(self, kind: type[Norm], width: int) -> Norm:
+    def norm(self, kind: type[AnyNorm], width: int) -> AnyNorm:
         """A norm in the model's dtype."""
         return kind(self.arena, width, self.dtype)
 
@@ -97,8 +114,10 @@ class Attention(Module):
 
     Attributes:
         ring: ranks that share out the sequence; None: this rank has all of it.
+        query_parts: 2 where a head's queries come with a gate.
     """
 
+    query_parts: ClassVar[int] = 1
     ring: Ring | None = None
 
     def __init__(self, parts: Parts, kind: str = FULL) -> None:
@@ -107,11 +126,15 @@ class Attention(Module):
         self.ring = parts.recipe.layout.ring
         width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         has_bias = read_flag(config, style.qkv_bias)
-        self.q_proj = parts.linear(shape.hidden, width, has_bias=has_bias)
+        self.q_proj = parts.linear(shape.hidden, self.query_parts * width, has_bias=has_bias)
         self.k_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
         self.v_proj = parts.linear(shape.hidden, kv_width, has_bias=has_bias)
         has_out_bias = read_flag(config, style.out_bias)
         self.o_proj = parts.linear(width, shape.hidden, has_bias=has_out_bias)
+        normed = find_qk_norm(config)
+        if normed:
+            widths = (width, kv_width) if normed == "width" else (shape.head_dim,) * 2
+            self.q_norm, self.k_norm = (parts.norm(parts.family.norm_kind, n) for n in widths)
 
     def set_options(self, parts: Parts, kind: str, head_dim: int) -> None:
         """Sets the options of attention beside its matrices."""
@@ -125,8 +148,10 @@ class Attention(Module):
         return query, key, rotary.split_heads(self.v_proj(x), self.head_dim)
 
     def turn(self, query: Tensor, key: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Queries and keys, rotated."""
-        table = context.tables[self.kind]
+        """Queries and keys, rotated where the layer's kind has positions."""
+        table = context.tables.get(self.kind)
+        if table is None:
+            return query, key
         return rotary.rotate(query, table), rotary.rotate(key, table)
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
@@ -169,29 +194,38 @@ class GatedMLP(Module):
 
 
 class Layer(Module):
-    """LlamaDecoderLayer."""
+    """LlamaDecoderLayer, of what the model's class says."""
 
-    attention: ClassVar[type[Attention]] = Attention
-    norm: ClassVar[type[Norm]] = RMSNorm
+    linear_attn: Any = None
 
     def __init__(self, parts: Parts, kind: str, sizes: Mlp) -> None:
         hidden = parts.config.number("hidden_size")
         self.add_mixer(parts, kind)
         self.mlp = self.make_mlp(parts, sizes)
-        self.input_layernorm = parts.norm(self.norm, hidden)
-        self.post_attention_layernorm = parts.norm(self.norm, hidden)
+        self.input_layernorm = parts.norm(parts.family.norm_kind, hidden)
+        self.post_attention_layernorm = parts.norm(parts.family.norm_kind, hidden)
 
     def add_mixer(self, parts: Parts, kind: str) -> None:
-        """Adds the module that looks back at earlier tokens."""
-        self.self_attn = self.attention(parts, kind)
+        """What looks back at earlier tokens."""
+        if kind == LINEAR:
+            self.linear_attn = parts.family.recurrent(parts)
+        else:
+            self.self_attn = parts.family.attention(parts, kind)
 
     def mix(self, x: Tensor, context: Context) -> Tensor:
-        """Looks back at earlier tokens."""
-        return self.self_attn(x, context)
+        """What it finds there."""
+        if self.linear_attn is None:
+            return self.self_attn(x, context)
+        out: Tensor = self.linear_attn(x)
+        return out
 
     def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
-        """Makes the block after attention: an MLP, or experts."""
-        return GatedMLP(parts, sizes.width)
+        """What comes after attention: an MLP, or experts."""
+        family = parts.family
+        mlp: Module = (
+            family.mixture(parts, sizes) if sizes.experts else family.mlp(parts, sizes.width)
+        )
+        return mlp
 
     def __call__(self, x: Tensor, context: Context) -> Tensor:
         residual = x
@@ -216,7 +250,11 @@ class Decoder(LanguageModel):
 
     Attributes:
         layer: class of the layers.
-        norm_kind: class of the norm after the last layer.
+        attention: class of their attention.
+        recurrent: class of what keeps a state in the layers that do not attend.
+        mlp: class of their MLPs, made of their width.
+        mixture: class of their experts, made of their sizes.
+        norm_kind: class of all norms of hidden states, and of queries and keys if there are any.
         has_sdpa: transformers supports sdpa for it; otherwise attention is eager in any case.
         has_window: sliding_window, or its default, gives layers a window; without it only
             layer_types does.
@@ -224,7 +262,11 @@ class Decoder(LanguageModel):
     """
 
     layer: ClassVar[type[Layer]] = Layer
-    norm_kind: ClassVar[type[Norm]] = RMSNorm
+    attention: ClassVar[type[Attention]] = Attention
+    recurrent: ClassVar[type[Any]]
+    mlp: ClassVar[type[Any]] = GatedMLP
+    mixture: ClassVar[type[Any]]
+    norm_kind: ClassVar[type[Norm | LayerNorm]] = RMSNorm
     has_sdpa: ClassVar[bool] = True
     has_window: ClassVar[bool] = False
     has_masks: ClassVar[bool] = True
@@ -233,17 +275,18 @@ class Decoder(LanguageModel):
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         if not self.has_sdpa:
             recipe = replace(recipe, attention="eager")
-        config = with_defaults(config, config.model_type)
         hidden, vocab = config.number("hidden_size"), config.number("vocab_size")
-        parts = Parts(arena, config, recipe, parameter_dtype(recipe))
+        parts = Parts(arena, config, recipe, parameter_dtype(recipe), type(self))
         self.parts = parts
-        self.embed_tokens = Embedding(arena, vocab, hidden, parts.dtype)
+        outer = embedding_width(config)
+        self.embed_tokens = Embedding(arena, vocab, outer, parts.dtype)
+        self.add_positions(parts)
         self.kinds = self.layer_kinds()
         plans = [self.plan(place) for place in range(len(self.kinds))]
         self.layers = Stack(
             arena, "layers", len(plans), lambda plan: self.layer(parts, *plan), kinds=plans
         )
-        self.norm = parts.norm(self.norm_kind, hidden)
+        self.norm = parts.norm(self.norm_kind, hidden) if has_final_norm(config) else Identity()
         self.frequencies = [
             frequency
             for width in self.paces.values()
@@ -251,15 +294,18 @@ class Decoder(LanguageModel):
         ]
         is_tied = config.flag("tie_word_embeddings", default=parts.style.is_tied)
         self.lm_head = LMHead(
-            arena, hidden, vocab, parts.dtype, weight=self.embed_tokens.weight if is_tied else None
+            arena, outer, vocab, parts.dtype, weight=self.embed_tokens.weight if is_tied else None
         )
         self.stacks = (self.layers,)
+
+    def add_positions(self, parts: Parts) -> None:
+        """A table of positions, where there is one."""
 
     def layer_kinds(self) -> list[str]:
         """The kind of each layer: the field layer_types, a window, or everything."""
         config = self.parts.config
-        if self.has_window or config.has("layer_types"):
-            return list(layer_kinds(config, config.model_type))
+        if self.has_window or self.parts.style.kinds or config.has("layer_types"):
+            return list(layer_kinds(config))
         return [FULL] * config.number("num_hidden_layers", least=1)
 
     def plan(self, place: int) -> tuple[Any, ...]:
@@ -285,30 +331,34 @@ class Decoder(LanguageModel):
 
     @property
     def rotated(self) -> int:
-        """The number of elements of a head that are rotated."""
+        """How many elements of a head are rotated; 0: the model has no positions."""
         return self.parts.shape.head_dim
 
     @property
     def paces(self) -> Mapping[str, int]:
-        """The number of elements of a head that each pace turns, by kinds of layers."""
-        return {FULL: self.rotated}
+        """How many elements of a head each pace of the rotation turns, by kinds of layers."""
+        return {FULL: self.rotated} if self.rotated else {}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens as vectors."""
         return self.embed_tokens(tokens)
 
-    def context(self, x: Tensor) -> Context:
-        """Tables and masks for all layers."""
+    def context(self, x: Tensor, positions: Tensor | None = None) -> Context:
+        """Tables and masks for all layers, and the positions if they are not given."""
         kinds = list(dict.fromkeys(self.kinds))
-        positions = x.like((1, x.shape[1]), INT64)
+        if positions is None:
+            positions = x.like((1, x.shape[1]), INT64)
         masks: dict[str, Tensor | None] = dict.fromkeys(kinds)
         if self.has_masks:
             masks = {kind: causal_mask(x, self.parts.recipe, self.window(kind)) for kind in kinds}
         return Context(self.tables(x, kinds), masks, positions)
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
-        """The tables that the rotation multiplies by, for each kind of layer."""
-        return dict.fromkeys(kinds, rotary.rotary_table(x, x.shape[1], self.rotated))
+        """What the rotation multiplies by, for each kind of layer."""
+        if not self.rotated:
+            return {}
+        table = rotary.rotary_table(x, x.shape[1], self.rotated)
+        return {kind: table for kind in kinds if kind != UNROTATED}
 
     def logits(self, x: Tensor) -> Tensor:
         """Scores of all words."""

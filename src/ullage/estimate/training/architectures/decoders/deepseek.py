@@ -5,6 +5,7 @@ shared, as transformers' modeling_deepseek_v3.py has them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ullage.estimate.training.architectures.decoders import decoder as base
@@ -17,7 +18,7 @@ from ullage.estimate.training.eager.routing import fill_parts, highest
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT32, INT64, Tensor, empty
 from ullage.models.blocks import Mlp
 from ullage.models.latents import Indexer as IndexerSizes
-from ullage.models.latents import find_indexer, latent_sizes
+from ullage.models.latents import find_indexer
 from ullage.trace.category import Category
 
 CHOSEN = "tokens that an indexer has chosen"
@@ -139,22 +140,11 @@ class SharedMixture(Mixture):
         return F.add(routed, self.shared_experts(x))
 
 
-class DeepseekLayer(base.Layer):
-    """DeepseekV3DecoderLayer."""
-
-    attention: ClassVar[type[base.Attention]] = LatentAttention
-
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        return SharedMixture(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
-
-
 class DeepseekV3(base.Decoder):
     """DeepseekV3ForCausalLM, without the layers that predict further tokens."""
 
-    layer: ClassVar[type[base.Layer]] = DeepseekLayer
-
-    def sizes(self, place: int) -> Mlp:
-        return latent_sizes(self.parts.config, self.parts.config.model_type, place)
+    attention: ClassVar[type[base.Attention]] = LatentAttention
+    mixture: ClassVar[type[Module]] = SharedMixture
 
     @property
     def rotated(self) -> int:
@@ -214,7 +204,7 @@ class IndexedAttention(LatentAttention):
 
     def __init__(self, parts: base.Parts, kind: str, *, has_indexer: bool) -> None:
         super().__init__(parts, kind)
-        sizes = find_indexer(parts.config, parts.config.model_type)
+        sizes = find_indexer(parts.config)
         self.indexer = None
         if has_indexer and sizes is not None:
             is_interleaved = parts.config.model_type == "glm_moe_dsa"
@@ -240,7 +230,15 @@ class IndexedAttention(LatentAttention):
         return joined, unseen
 
 
-class IndexedLayer(DeepseekLayer):
+class ChosenContext(base.Context):
+    """A context in which layers pass on the tokens that the last indexer has chosen."""
+
+    def passed(self) -> ChosenContext:
+        """As a layer's checkpoint keeps it, whatever later layers choose."""
+        return replace(self, stored=dict(self.stored))
+
+
+class IndexedLayer(base.Layer):
     """DeepseekV32DecoderLayer."""
 
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp, has_indexer: bool) -> None:  # noqa: FBT001
@@ -277,8 +275,12 @@ class Indexed(DeepseekV3):
         return [indexer for indexer in layers if indexer is not None]
 
     def plan(self, place: int) -> tuple[Any, ...]:
-        sizes = find_indexer(self.parts.config, self.parts.config.model_type)
+        sizes = find_indexer(self.parts.config)
         return *super().plan(place), sizes is not None and sizes.layers[place]
+
+    def context(self, x: Tensor, positions: Tensor | None = None) -> ChosenContext:
+        context = super().context(x, positions)
+        return ChosenContext(context.tables, context.masks, context.positions)
 
     def window(self, kind: str) -> int:
         """There is a mask in any case, which the indexer reads."""

@@ -28,13 +28,11 @@ class Gemma2Attention(base.Attention):
 class GemmaLayer(base.Layer):
     """Norms before and after attention, before and after the MLP."""
 
-    norm: ClassVar[type[Norm]] = CenteredNorm
-
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         super().__init__(parts, kind, sizes)
-        hidden = parts.config.number("hidden_size")
-        self.pre_feedforward_layernorm = parts.norm(self.norm, hidden)
-        self.post_feedforward_layernorm = parts.norm(self.norm, hidden)
+        hidden, norm = parts.config.number("hidden_size"), parts.family.norm_kind
+        self.pre_feedforward_layernorm = parts.norm(norm, hidden)
+        self.post_feedforward_layernorm = parts.norm(norm, hidden)
 
     def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
@@ -45,16 +43,11 @@ class GemmaLayer(base.Layer):
         return F.add(residual, self.post_feedforward_layernorm(x))
 
 
-class Gemma2Layer(GemmaLayer):
-    """Gemma2DecoderLayer."""
-
-    attention: ClassVar[type[base.Attention]] = Gemma2Attention
-
-
 class Gemma2(base.Decoder):
     """Gemma2ForCausalLM: every other layer sees a window; the logits are bounded."""
 
-    layer: ClassVar[type[base.Layer]] = Gemma2Layer
+    layer: ClassVar[type[base.Layer]] = GemmaLayer
+    attention: ClassVar[type[base.Attention]] = Gemma2Attention
     has_sdpa = False
     has_window = True
     norm_kind: ClassVar[type[Norm]] = CenteredNorm
@@ -76,26 +69,15 @@ class Gemma2(base.Decoder):
 class Gemma3Attention(base.Attention):
     """Gemma3Attention: each head's queries and keys are normalized."""
 
-    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
-        super().__init__(parts, kind)
-        self.q_norm = parts.norm(CenteredNorm, self.head_dim)
-        self.k_norm = parts.norm(CenteredNorm, self.head_dim)
-
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = super().heads(x)
         return self.q_norm(query), self.k_norm(key), value
 
 
-class Gemma3Layer(GemmaLayer):
-    """Gemma3DecoderLayer."""
-
-    attention: ClassVar[type[base.Attention]] = Gemma3Attention
-
-
 class Gemma3(Gemma2):
     """Gemma3ForCausalLM: every sixth layer sees everything, and rotates at another pace."""
 
-    layer: ClassVar[type[base.Layer]] = Gemma3Layer
+    attention: ClassVar[type[base.Attention]] = Gemma3Attention
     has_sdpa = True
     cap: float | None = None
 

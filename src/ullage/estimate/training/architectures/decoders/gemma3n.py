@@ -114,7 +114,7 @@ class AltUp(Module):
     def __init__(self, parts: base.Parts) -> None:
         config = parts.config
         hidden = config.number("hidden_size")
-        self.count = count = config.number("altup_num_inputs", default=4)
+        self.count = count = config.number("altup_num_inputs")
         self.bounds = 2 * (config.real("altup_coef_clip", default=120.0) is not None)
         self.is_scaled = config.flag("altup_correct_scale", default=True)
         self.correct_output_scale = parameter(parts.arena, hidden, dtype=parts.dtype)
@@ -161,7 +161,7 @@ class Laurel(Module):
 
     def __init__(self, parts: base.Parts) -> None:
         hidden = parts.config.number("hidden_size")
-        rank = parts.config.number("laurel_rank", default=64)
+        rank = parts.config.number("laurel_rank")
         self.linear_left = parts.linear(hidden, rank)
         self.linear_right = parts.linear(rank, hidden)
         self.post_laurel_norm = parts.norm(PowerNorm, hidden)
@@ -175,13 +175,11 @@ class Laurel(Module):
 class OwnInputLayer(GemmaLayer):
     """A layer of Gemma 3n and 4, with a narrow input of its own."""
 
-    norm: ClassVar[type[Norm]] = PowerNorm
-
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp, layer: SharingLayer) -> None:
         self.layer = layer
         super().__init__(parts, kind, sizes)
         hidden = parts.config.number("hidden_size")
-        wide = parts.config.number("hidden_size_per_layer_input", default=256)
+        wide = parts.config.number("hidden_size_per_layer_input")
         if wide:
             self.per_layer_input_gate = parts.linear(hidden, wide)
             self.per_layer_projection = parts.linear(wide, hidden)
@@ -261,10 +259,10 @@ class SharingDecoder(Gemma3):
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         super().__init__(arena, config, recipe)
         parts, hidden = self.parts, config.number("hidden_size")
-        self.own_width = wide = config.number("hidden_size_per_layer_input", default=256)
+        self.own_width = wide = config.number("hidden_size_per_layer_input")
         if not wide:
             return
-        rows = config.number("vocab_size_per_layer_input", default=262_144)
+        rows = config.number("vocab_size_per_layer_input")
         columns = len(self.kinds) * wide
         self.embed_tokens_per_layer = Embedding(parts.arena, rows, columns, parts.dtype)
         self.per_layer_model_projection = parts.linear(hidden, columns)
@@ -304,7 +302,7 @@ class Gemma3n(SharingDecoder):
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         super().__init__(arena, config, recipe)
-        hidden, count = config.number("hidden_size"), config.number("altup_num_inputs", default=4)
+        hidden, count = config.number("hidden_size"), config.number("altup_num_inputs")
         self.altup_projections, self.altup_unembed_projections = (
             [self.parts.linear(hidden, hidden) for _ in range(1, count)] for _ in range(2)
         )

@@ -12,7 +12,7 @@ from ullage.estimate.training.architectures.decoders.experts import Experts, Mix
 from ullage.estimate.training.architectures.norms import Norm, WideNorm
 from ullage.estimate.training.architectures.rotary import Table, rotary_table
 from ullage.estimate.training.eager import functional as F
-from ullage.estimate.training.eager.module import Module, parameter
+from ullage.estimate.training.eager.module import parameter
 from ullage.estimate.training.eager.routing import (
     clamp,
     grouped_product,
@@ -103,22 +103,19 @@ class BiasedExperts(Experts):
         return F.add(out, bias, in_place=True)
 
 
-class GptOssLayer(base.Layer):
-    """GptOssDecoderLayer."""
+class BiasedMixture(Mixture):
+    """GptOssMLP."""
 
-    attention: ClassVar[type[base.Attention]] = SinkAttention
-    norm: ClassVar[type[Norm]] = WideNorm
-
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        chosen = parts.config.number("num_experts_per_tok", "experts_per_token", default=4)
-        router = BiasedRouter(parts, sizes.experts, chosen)
-        return Mixture(router, BiasedExperts(parts, sizes.experts, sizes.width))
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
+        router = BiasedRouter(parts, sizes.experts, parts.config.number("num_experts_per_tok"))
+        super().__init__(router, BiasedExperts(parts, sizes.experts, sizes.width))
 
 
 class GptOss(base.Decoder):
     """GptOssForCausalLM, without the loss that balances its experts."""
 
-    layer: ClassVar[type[base.Layer]] = GptOssLayer
+    attention: ClassVar[type[base.Attention]] = SinkAttention
+    mixture: ClassVar[type[Mixture]] = BiasedMixture
     norm_kind: ClassVar[type[Norm]] = WideNorm
     has_sdpa = False
     has_window = True

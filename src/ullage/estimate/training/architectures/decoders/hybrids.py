@@ -5,7 +5,6 @@ installed: most layers are Mamba 2, some attend.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from ullage.estimate.training.architectures.activations import find_activation
@@ -13,46 +12,20 @@ from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
 from ullage.estimate.training.architectures.decoders.experts import Mixture, Router
 from ullage.estimate.training.architectures.decoders.llama import Granite, GraniteLayer
-from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, MixerSizes, read_mixer
+from ullage.estimate.training.architectures.decoders.mamba2 import Mixer, read_mixer
 from ullage.estimate.training.architectures.norms import Norm, RMSNorm
-from ullage.estimate.training.architectures.rotary import Table
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.module import Module
 from ullage.estimate.training.eager.routing import highest
 from ullage.estimate.training.eager.tensor import FLOAT32, DType, Tensor
-from ullage.models.blocks import Mlp
-from ullage.models.hybrids import HYBRID_NAMES, NEMOTRON_NAMES, granite_kinds, granite_sizes
-
-MAMBA = "linear_attention"
-_KINDS = {"mamba": MAMBA, "attention": base.FULL}  # as older files say it
+from ullage.models.blocks import LINEAR, Mlp
 
 
-def _read(parts: base.Parts) -> MixerSizes:
-    config = parts.config
-    inner = int(config.real("mamba_expand", default=2) * config.number("hidden_size", default=4096))
-    heads = config.number("mamba_n_heads", default=128, least=1)
-    names, biases = (*HYBRID_NAMES, "mamba_chunk_size"), ("mamba_proj_bias", "mamba_conv_bias")
-    usual = heads, inner // heads, 256, 1, 4, 256
-    return read_mixer(config, names, usual, "mamba_expand", biases)
+class StateSpace(Mixer):
+    """GraniteMoeHybridMambaLayer, BambaMixer, NemotronHMamba2Mixer."""
 
-
-def _make_mixer(
-    parts: base.Parts, kind: str, attention: type[base.Attention]
-) -> Mixer | base.Attention:
-    if kind == MAMBA:
-        return Mixer(parts.arena, _read(parts), parts.dtype)
-    return attention(parts, kind)
-
-
-def _mix(mixer: Mixer | base.Attention, x: Tensor, context: base.Context) -> Tensor:
-    return mixer(x) if isinstance(mixer, Mixer) else mixer(x, context)
-
-
-class GraniteHybridAttention(base.Attention):
-    """GraniteMoeHybridAttention: it may know nothing of positions."""
-
-    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
-        return super().turn(query, key, context) if context.tables else (query, key)
+    def __init__(self, parts: base.Parts) -> None:
+        super().__init__(parts.arena, read_mixer(parts.config), parts.dtype)
 
 
 class GraniteRouter(Router):
@@ -83,19 +56,14 @@ class GraniteHybridLayer(GraniteLayer):
 
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         config, hidden = parts.config, parts.config.number("hidden_size")
-        self.input_layernorm = parts.norm(self.norm, hidden)
-        self.post_attention_layernorm = parts.norm(self.norm, hidden)
+        self.input_layernorm = parts.norm(parts.family.norm_kind, hidden)
+        self.post_attention_layernorm = parts.norm(parts.family.norm_kind, hidden)
         self.block_sparse_moe = None
         if sizes.experts:
-            router = GraniteRouter(
-                parts, sizes.experts, config.number("num_experts_per_tok", default=2)
-            )
+            router = GraniteRouter(parts, sizes.experts, config.number("num_experts_per_tok"))
             self.block_sparse_moe = Mixture(router, make_experts(parts, sizes))
         self.shared_mlp = SharedMLP(parts, sizes.shared or sizes.width)
-        self.mixer = _make_mixer(parts, kind, GraniteHybridAttention)
-
-    def mix(self, x: Tensor, context: base.Context) -> Tensor:
-        return _mix(self.mixer, x, context)
+        self.add_mixer(parts, kind)
 
     def feed(self, x: Tensor) -> Tensor:
         x = self.post_attention_layernorm(x)
@@ -108,56 +76,25 @@ class GraniteHybrid(Granite):
     """GraniteMoeHybridForCausalLM: embeddings and logits are scaled."""
 
     layer: ClassVar[type[base.Layer]] = GraniteHybridLayer
-
-    def layer_kinds(self) -> list[str]:
-        return list(granite_kinds(self.parts.config))
-
-    def sizes(self, place: int) -> Mlp:
-        return granite_sizes(self.parts.config)
+    recurrent: ClassVar[type[Module]] = StateSpace
 
     @property
-    def paces(self) -> Mapping[str, int]:
-        return super().paces if self.has_rotation else {}
-
-    @property
-    def has_rotation(self) -> bool:
-        """Queries and keys are rotated; otherwise the model has no positions."""
-        return self.parts.config.fields.get("position_embedding_type") == "rope"
-
-    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
-        return super().tables(x, kinds) if self.has_rotation else {}
-
-
-class BambaAttention(base.PartlyRotated):
-    """BambaAttention."""
-
-
-class BambaLayer(base.Layer):
-    """BambaDecoderLayer."""
-
-    def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
-        hidden = parts.config.number("hidden_size")
-        self.mlp = self.make_mlp(parts, sizes)
-        self.input_layernorm = parts.norm(self.norm, hidden)
-        self.post_attention_layernorm = parts.norm(self.norm, hidden)
-        self.mixer = _make_mixer(parts, kind, BambaAttention)
-
-    def mix(self, x: Tensor, context: base.Context) -> Tensor:
-        return _mix(self.mixer, x, context)
+    def rotated(self) -> int:
+        is_rotated = self.parts.config.fields.get("position_embedding_type") == "rope"
+        return super().rotated if is_rotated else 0
 
 
 class Bamba(base.Decoder):
     """BambaForCausalLM, without the loss that keeps logits small."""
 
-    layer: ClassVar[type[base.Layer]] = BambaLayer
+    attention: ClassVar[type[base.Attention]] = base.PartlyRotated
+    recurrent: ClassVar[type[Module]] = StateSpace
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config
         if config.real("z_loss_coefficient", default=0.0):
             raise config.wrong("z_loss_coefficient", "found one, which ullage has no formula for")
-        attended = config.row("attn_layer_indices", default=())
-        count = config.number("num_hidden_layers", least=1)
-        return [base.FULL if place in attended else MAMBA for place in range(count)]
+        return super().layer_kinds()
 
     @property
     def rotated(self) -> int:
@@ -169,13 +106,6 @@ class NemotronNorm(RMSNorm):
 
     def weigh(self, x: Tensor, dtype: DType) -> Tensor:
         return F.to(F.mul(F.to(self.weight, FLOAT32), x), dtype)
-
-
-class PlainAttention(base.Attention):
-    """NemotronHAttention: it knows nothing of positions."""
-
-    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
-        return query, key
 
 
 class PlainMLP(Module):
@@ -196,56 +126,40 @@ class NemotronLayer(base.Layer):
     """NemotronHBlock: one of the three, and no more."""
 
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
-        config, hidden = parts.config, parts.config.number("hidden_size")
-        self.norm_before = NemotronNorm(parts.arena, hidden, parts.dtype)
-        self.mixer: Mixer | base.Attention | PlainMLP
-        if kind == MLP:
-            self.mixer = PlainMLP(parts, sizes.width)
-        elif kind == base.FULL:
-            self.mixer = PlainAttention(parts, kind)
-        else:
-            names = *NEMOTRON_NAMES, "chunk_size"
-            mixer = read_mixer(config, names, (128, 64, 128, 8, 4, 128))
-            self.mixer = Mixer(parts.arena, mixer, parts.dtype)
+        self.norm_before = parts.norm(NemotronNorm, parts.config.number("hidden_size"))
+        self.feed_forward = PlainMLP(parts, sizes.width) if kind == MLP else None
+        if self.feed_forward is None:
+            self.add_mixer(parts, kind)
 
     def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.norm_before(x)
-        x = self.mixer(x, context) if isinstance(self.mixer, base.Attention) else self.mixer(x)
+        x = self.mix(x, context) if self.feed_forward is None else self.feed_forward(x)
         return F.add(residual, x)
 
 
 MLP = "mlp"
-_MARKS = {"M": MAMBA, "*": base.FULL, "-": MLP}  # hybrid_override_pattern of older files
 
 
 class NemotronH(base.Decoder):
     """NemotronHForCausalLM without experts."""
 
     layer: ClassVar[type[base.Layer]] = NemotronLayer
+    recurrent: ClassVar[type[Module]] = StateSpace
     norm_kind: ClassVar[type[Norm]] = NemotronNorm
 
+    rotated = 0
+
     def layer_kinds(self) -> list[str]:
-        config = self.parts.config
-        field = "hybrid_override_pattern"
-        if config.has(field):
-            kinds = [_MARKS.get(mark, mark) for mark in config.text(field)]
-        else:
-            field = "layers_block_type"
-            kinds = [_KINDS.get(kind, kind) for kind in config.row(field, "layer_types")]
-        for kind in kinds:
-            if kind not in _MARKS.values():
-                raise config.wrong(field, f"found {kind!r}, which ullage has no formula for")
+        kinds, config = super().layer_kinds(), self.parts.config
         if len(kinds) != config.number("num_hidden_layers", default=len(kinds)):
-            raise config.wrong(field, f"found {len(kinds)} layers, not num_hidden_layers")
+            raise config.wrong("num_hidden_layers", f"found a pattern of {len(kinds)} layers")
+        for kind in kinds:
+            if kind not in (LINEAR, base.FULL, MLP):
+                raise config.wrong(
+                    "layers_block_type", f"found {kind!r}, which ullage has no formula for"
+                )
         return kinds
-
-    @property
-    def paces(self) -> Mapping[str, int]:
-        return {}
-
-    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
-        return {}
 
     def logits(self, x: Tensor) -> Tensor:
         return F.to(self.lm_head(x), FLOAT32)

@@ -7,6 +7,7 @@ written again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders import decoder as base
@@ -71,8 +72,6 @@ class TitanAttention(base.Attention):
 class TitanLayer(base.Layer):
     """TransformerBlock."""
 
-    attention: ClassVar[type[base.Attention]] = TitanAttention
-
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         super().__init__(parts, kind, sizes)
         if parts.arena.machine.torch >= _FUSED_NORM_FROM:
@@ -85,6 +84,7 @@ class Torchtitan(base.Decoder):
     """Transformer of torchtitan; the loss is of float32 logits, which are gone before backward."""
 
     layer: ClassVar[type[base.Layer]] = TitanLayer
+    attention: ClassVar[type[base.Attention]] = TitanAttention
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         if self.parts.recipe.loss_kind != "full":
@@ -110,16 +110,10 @@ class TuneAttention(TitanAttention):
         return F.to(turned, x.dtype) if self.is_wide else turned
 
 
-class TuneLayer(base.Layer):
-    """TransformerSelfAttentionLayer."""
-
-    attention: ClassVar[type[base.Attention]] = TuneAttention
-
-
 class Torchtune(base.Decoder):
     """TransformerDecoder of torchtune; its loss is CEWithChunkedOutputLoss."""
 
-    layer: ClassVar[type[base.Layer]] = TuneLayer
+    attention: ClassVar[type[base.Attention]] = TuneAttention
 
 
 class LitNorm(Norm):
@@ -191,13 +185,6 @@ class LitAttention(base.Attention):
         return F.cat((F.to(rotate(x, table), x.dtype), F.narrow(x, -1, 0)), -1)
 
 
-class LitLayer(base.Layer):
-    """Block of litgpt."""
-
-    attention: ClassVar[type[base.Attention]] = LitAttention
-    norm: ClassVar[type[Norm]] = LitNorm
-
-
 _LIT_TOKENS = 128  # of a chunk of the head, and of the loss
 
 
@@ -206,14 +193,14 @@ class LitGPT(base.Decoder):
     the logits stay until there are new ones.
     """
 
-    layer: ClassVar[type[base.Layer]] = LitLayer
+    attention: ClassVar[type[base.Attention]] = LitAttention
     norm_kind: ClassVar[type[Norm]] = LitNorm
     has_masks = False
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         """Embedding and head are two, be they alike in the published file."""
         fields = {**config.fields, "tie_word_embeddings": False}
-        super().__init__(arena, Config(config.name, fields, config.inside), recipe)
+        super().__init__(arena, replace(config, fields=fields), recipe)
 
     def loss(self, x: Tensor, labels: Tensor) -> Tensor:
         if self.parts.recipe.loss_kind != "full":
@@ -262,17 +249,11 @@ class LitGemmaNorm(LitNorm):
         return F.shift(self.weight)
 
 
-class LitGemmaLayer(GemmaLayer):
-    """Block of litgpt with post_attention_norm and post_mlp_norm."""
-
-    attention: ClassVar[type[base.Attention]] = LitGemmaAttention
-    norm: ClassVar[type[Norm]] = LitGemmaNorm
-
-
 class LitGemma2(LitGPT, Gemma2):
     """GPT of litgpt at 04205815 (litgpt/model.py) as Gemma 2 is configured."""
 
-    layer: ClassVar[type[base.Layer]] = LitGemmaLayer
+    layer: ClassVar[type[base.Layer]] = GemmaLayer
+    attention: ClassVar[type[base.Attention]] = LitGemmaAttention
     norm_kind: ClassVar[type[Norm]] = LitGemmaNorm
 
 
@@ -314,20 +295,11 @@ class PlainMLP(base.GatedMLP):
         self.act = _written_silu
 
 
-class PlainLayer(base.Layer):
-    """TransformerBlock of a course."""
-
-    attention: ClassVar[type[base.Attention]] = PlainAttention
-    norm: ClassVar[type[Norm]] = WideNorm
-
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        return PlainMLP(parts, sizes.width)
-
-
 class Plain(base.Decoder):
     """A decoder in plain operators of PyTorch, as in the course CS336."""
 
-    layer: ClassVar[type[base.Layer]] = PlainLayer
+    attention: ClassVar[type[base.Attention]] = PlainAttention
+    mlp: ClassVar[type[Module]] = PlainMLP
     has_masks = False
     norm_kind: ClassVar[type[Norm]] = WideNorm
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ullage.estimate.training.architectures.decoders import decoder as base
-from ullage.estimate.training.architectures.norms import Norm, RMSNorm, WideNorm
+from ullage.estimate.training.architectures.norms import Norm, WideNorm
 from ullage.estimate.training.architectures.rotary import Table, rotary_table, split_heads
 from ullage.estimate.training.eager import functional as F
 from ullage.estimate.training.eager.tensor import FLOAT32, Tensor
@@ -36,11 +36,6 @@ class Qwen2(base.Decoder):
 class Qwen3Attention(base.Attention):
     """Qwen3Attention: each head's queries and keys are normalized."""
 
-    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
-        super().__init__(parts, kind)
-        self.q_norm = parts.norm(RMSNorm, self.head_dim)
-        self.k_norm = parts.norm(RMSNorm, self.head_dim)
-
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query = self.q_norm(apart(self.q_proj(x), self.head_dim))
         key = self.k_norm(apart(self.k_proj(x), self.head_dim))
@@ -48,16 +43,10 @@ class Qwen3Attention(base.Attention):
         return F.transpose(query, 1, 2), F.transpose(key, 1, 2), value
 
 
-class Qwen3Layer(base.Layer):
-    """Qwen3DecoderLayer."""
-
-    attention: ClassVar[type[base.Attention]] = Qwen3Attention
-
-
 class Qwen3(Qwen2):
     """Qwen3ForCausalLM."""
 
-    layer: ClassVar[type[base.Layer]] = Qwen3Layer
+    attention: ClassVar[type[base.Attention]] = Qwen3Attention
 
 
 class GraniteLayer(base.Layer):
@@ -82,11 +71,6 @@ class Granite(base.Decoder):
 class Olmo2Attention(base.Attention):
     """Olmo2Attention: queries and keys are normalized over all heads, and rotated in float32."""
 
-    def __init__(self, parts: base.Parts, kind: str = base.FULL) -> None:
-        super().__init__(parts, kind)
-        self.q_norm = parts.norm(WideNorm, self.q_proj.weight.shape[0])
-        self.k_norm = parts.norm(WideNorm, self.k_proj.weight.shape[0])
-
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key = self.q_norm(self.q_proj(x)), self.k_norm(self.k_proj(x))
         value = split_heads(self.v_proj(x), self.head_dim)
@@ -101,9 +85,6 @@ class Olmo2Attention(base.Attention):
 class Olmo2Layer(base.Layer):
     """Olmo2DecoderLayer: norms after attention and after the MLP."""
 
-    attention: ClassVar[type[base.Attention]] = Olmo2Attention
-    norm: ClassVar[type[Norm]] = WideNorm
-
     def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         residual = x
         x = self.input_layernorm(self.self_attn(x, context))
@@ -117,29 +98,15 @@ class Olmo2(base.Decoder):
     """Olmo2ForCausalLM."""
 
     layer: ClassVar[type[base.Layer]] = Olmo2Layer
+    attention: ClassVar[type[base.Attention]] = Olmo2Attention
     norm_kind: ClassVar[type[Norm]] = WideNorm
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, Table]:
         return dict.fromkeys(kinds, rotary_table(x, x.shape[1], self.rotated, FLOAT32))
 
 
-class SmolLM3Attention(base.Attention):
-    """SmolLM3Attention: some layers do not rotate."""
-
-    def turn(self, query: Tensor, key: Tensor, context: base.Context) -> tuple[Tensor, Tensor]:
-        return super().turn(query, key, context) if self.kind == base.FULL else (query, key)
-
-
-class SmolLM3Layer(base.Layer):
-    """SmolLM3DecoderLayer."""
-
-    attention: ClassVar[type[base.Attention]] = SmolLM3Attention
-
-
 class SmolLM3(base.Decoder):
     """SmolLM3ForCausalLM: every no_rope_layer_interval-th layer knows nothing of positions."""
-
-    layer: ClassVar[type[base.Layer]] = SmolLM3Layer
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config
@@ -150,10 +117,7 @@ class SmolLM3(base.Decoder):
         rotated = config.row("no_rope_layers", default=None)
         if rotated is None:
             rotated = [(place + 1) % every for place in range(count)]
-        return [base.FULL if rotates else UNROTATED for rotates in rotated]
-
-
-UNROTATED = "full_attention without rotation"
+        return [base.FULL if rotates else base.UNROTATED for rotates in rotated]
 
 
 def apart(x: Tensor, head_dim: int) -> Tensor:

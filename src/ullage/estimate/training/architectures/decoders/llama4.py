@@ -109,20 +109,11 @@ class AllExperts(Module):
         return F.view(out, (out.shape[0] * out.shape[1], width))
 
 
-class Llama4Layer(base.Layer):
-    """Llama4TextDecoderLayer."""
-
-    attention: ClassVar[type[base.Attention]] = Llama4Attention
-    norm: ClassVar[type[Norm]] = UnscaledNorm
-
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        return AllExperts(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
-
-
 class Llama4(base.Decoder):
     """Llama4ForCausalLM, of text."""
 
-    layer: ClassVar[type[base.Layer]] = Llama4Layer
+    attention: ClassVar[type[base.Attention]] = Llama4Attention
+    mixture: ClassVar[type[Module]] = AllExperts
     norm_kind: ClassVar[type[Norm]] = UnscaledNorm
     has_window = True
 

@@ -4,7 +4,6 @@ causal_conv1d are not installed: the scan is written out in PyTorch, and keeps f
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from ullage.estimate.training.architectures.losses import causal_loss
@@ -19,7 +18,7 @@ from ullage.estimate.training.eager.shapes import pad, permuted, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
-from ullage.models.hybrids import MAMBA2_NAMES, mamba2_state
+from ullage.models.hybrids import mamba2_state
 from ullage.models.layers import Recurrent
 
 
@@ -39,30 +38,14 @@ class MixerSizes(NamedTuple):
     normed: int
 
 
-def read_mixer(
-    config: Config,
-    names: tuple[str, ...],
-    usual: tuple[int, ...],
-    expand: str = "",
-    biases: tuple[str, str] = ("use_bias", "use_conv_bias"),
-) -> MixerSizes:
-    """The sizes of a family's mixers.
-
-    names: as in mamba2_state, and that of the chunk; usual: transformers' values of these;
-        expand: the field that heads and their width have to agree with, if there is one.
-    """
-    given = {name: value for name, value in config.fields.items() if value not in (None, "auto")}
-    whole = replace(config, fields={**dict(zip(names, usual, strict=True)), **given})
-    hidden, state = config.number("hidden_size", default=4096), mamba2_state(whole, names[:-1])
-    inner = int(config.real(expand, default=2) * hidden) if expand else state.channels
-    if state.channels != inner:
-        raise config.wrong(
-            names[0],
-            f"found {state.heads} heads of {state.rows}, expected {expand} * hidden_size = {inner}",
-        )
-    projected, convolved = biases
-    has_bias, has_conv = config.flag(projected, default=False), config.flag(convolved, default=True)
-    return MixerSizes(hidden, state, whole.number(names[-1]), has_bias, has_conv, state.groups)
+def read_mixer(config: Config) -> MixerSizes:
+    """The sizes of a model's mixers."""
+    state = mamba2_state(config)
+    return MixerSizes(
+        config.number("hidden_size"), state, config.number("mamba_chunk_size"),
+        config.flag("mamba_proj_bias", default=False), config.flag("mamba_conv_bias", default=True),
+        1 if config.model_type == "mamba2" else state.groups,
+    )  # fmt: skip
 
 
 class GatedNorm(nn.Module):
@@ -221,19 +204,14 @@ class Block(nn.Module):
         return F.add(residual, x)
 
 
-_NAMES = *MAMBA2_NAMES, "chunk_size"
-_USUAL = (128, 64, 128, 8, 4, 256)
-
-
 class Mamba2(LanguageModel):
     """Mamba2ForCausalLM."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         self.dtype = dtype = parameter_dtype(recipe)
-        sizes = read_mixer(config, _NAMES, _USUAL, "expand")._replace(normed=1)
-        vocab = config.number("vocab_size", default=32768)
+        sizes, vocab = read_mixer(config), config.number("vocab_size")
         self.embeddings = nn.Embedding(arena, vocab, sizes.hidden, dtype)
-        count = config.number("num_hidden_layers", default=64)
+        count = config.number("num_hidden_layers")
         self.layers = nn.Stack(arena, "layers", count, lambda: Block(arena, config, sizes, dtype))
         self.norm = RMSNorm(arena, sizes.hidden, dtype)
         is_tied = config.flag("tie_word_embeddings", default=False)

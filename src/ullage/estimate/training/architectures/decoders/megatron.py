@@ -23,6 +23,7 @@ from ullage.estimate.training.eager.shapes import view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, INT64, DType, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
+from ullage.models.decoders import attention_shape, find_style
 
 _PADDED_TO = 128  # --make-vocab-size-divisible-by
 
@@ -31,9 +32,8 @@ class Attention(nn.Module):
     """SelfAttention: queries, keys and values of this rank's heads."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
-        hidden, heads = config.number("n_embd"), config.number("n_head")
-        ranks = recipe.layout.tensor
-        self.heads, self.head_dim = heads // ranks, hidden // heads
+        shape, ranks = attention_shape(config), recipe.layout.tensor
+        hidden, self.heads, self.head_dim = shape.hidden, shape.heads // ranks, shape.head_dim
         self.parts = ranks if recipe.layout.sequence else 1
         self.is_eager = recipe.attention == "eager"
         self.dropout = config.real("attn_pdrop", default=0.1)
@@ -78,8 +78,8 @@ class Layer(nn.Module):
     """TransformerLayer: norms first, each part's bias, dropout and residual together."""
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe, dtype: DType) -> None:
-        hidden, ranks = config.number("n_embd"), recipe.layout.tensor
-        inner = config.number("n_inner", default=4 * hidden) // ranks
+        hidden, ranks = config.number("hidden_size"), recipe.layout.tensor
+        inner = find_style(config.model_type).sizes(config, 0).width // ranks
         self.dropout = config.real("resid_pdrop", default=0.1)
         self.input_layernorm = nn.LayerNorm(arena, hidden, dtype)
         self.attention = Attention(arena, config, recipe, dtype)
@@ -149,18 +149,17 @@ class Megatron(LanguageModel):
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype, layout = parameter_dtype(recipe), recipe.layout
-        hidden, ranks = config.number("n_embd"), layout.tensor
+        hidden, ranks = config.number("hidden_size"), layout.tensor
         padded = _PADDED_TO * ranks
         rows = -(-config.number("vocab_size") // padded) * padded // ranks
-        positions = config.number("n_positions")
-        check_length(config, recipe, positions, "n_positions")
+        positions = check_length(config, recipe)
         self.is_first, self.is_last = not layout.place, layout.place == layout.pipeline - 1
         self.dropout = config.real("embd_pdrop", default=0.1)
         self.words = nn.Embedding(arena, rows, hidden, dtype) if self.is_first else None
         self.positions = nn.Embedding(arena, positions, hidden, dtype) if self.is_first else None
         self.parts = ranks if layout.sequence else 1
         self.received = None if self.is_first else Incoming(hidden, dtype, self.parts)
-        count = config.number("n_layer", least=1)
+        count = config.number("num_hidden_layers", least=1)
         self.layers = nn.Stack(arena, "layers", count, lambda: Layer(arena, config, recipe, dtype))
         self.final_layernorm = nn.LayerNorm(arena, hidden, dtype) if self.is_last else None
         tied = None if self.words is None else self.words.weight

@@ -8,41 +8,37 @@ from ullage.estimate.training.architectures.decoders import decoder as base
 from ullage.estimate.training.architectures.decoders.dispatched import make_experts
 from ullage.estimate.training.architectures.decoders.experts import GATED, Mixture, Router
 from ullage.estimate.training.architectures.decoders.llama import Mistral, Qwen3Attention
-from ullage.estimate.training.eager.module import Module
 from ullage.models.blocks import Mlp
 
 
-class MixtralLayer(base.Layer):
-    """MixtralDecoderLayer."""
+class MixtralExperts(Mixture):
+    """MixtralSparseMoeBlock."""
 
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        router = Router(parts, sizes.experts, parts.config.number("num_experts_per_tok", default=2))
-        return Mixture(router, make_experts(parts, sizes), ("w1", "w3", "w2"))
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
+        router = Router(parts, sizes.experts, parts.config.number("num_experts_per_tok"))
+        super().__init__(router, make_experts(parts, sizes), ("w1", "w3", "w2"))
 
 
 class Mixtral(Mistral):
     """MixtralForCausalLM, without the loss that balances its experts."""
 
-    layer: ClassVar[type[base.Layer]] = MixtralLayer
+    mixture: ClassVar[type[Mixture]] = MixtralExperts
 
 
-class Qwen3MoELayer(base.Layer):
-    """Qwen3MoeDecoderLayer: some layers may have no experts."""
+class Qwen3Experts(Mixture):
+    """Qwen3MoeSparseMoeBlock."""
 
-    attention: ClassVar[type[base.Attention]] = Qwen3Attention
-
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        if not sizes.experts:
-            return base.GatedMLP(parts, sizes.width)
-        chosen = parts.config.number("num_experts_per_tok", default=8)
+    def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
+        chosen = parts.config.number("num_experts_per_tok")
         router = Router(parts, sizes.experts, chosen, casts=True)
-        return Mixture(router, make_experts(parts, sizes), GATED)
+        super().__init__(router, make_experts(parts, sizes), GATED)
 
 
 class Qwen3MoE(base.Decoder):
-    """Qwen3MoeForCausalLM."""
+    """Qwen3MoeForCausalLM: some layers may have no experts."""
 
-    layer: ClassVar[type[base.Layer]] = Qwen3MoELayer
+    attention: ClassVar[type[base.Attention]] = Qwen3Attention
+    mixture: ClassVar[type[Mixture]] = Qwen3Experts
 
     def layer_kinds(self) -> list[str]:
         config = self.parts.config

@@ -48,14 +48,9 @@ class Phi3MLP(Module):
 class Phi3Layer(base.Layer):
     """Phi3DecoderLayer: dropout before each residual is added."""
 
-    attention: ClassVar[type[base.Attention]] = Phi3Attention
-
     def __init__(self, parts: base.Parts, kind: str, sizes: Mlp) -> None:
         super().__init__(parts, kind, sizes)
         self.dropout = parts.config.real("resid_pdrop", default=0.0)
-
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        return Phi3MLP(parts, sizes.width)
 
     def join(self, residual: Tensor, x: Tensor) -> Tensor:
         return F.add(residual, F.dropout(x, self.dropout))
@@ -65,6 +60,8 @@ class Phi3(Mistral):
     """Phi3ForCausalLM."""
 
     layer: ClassVar[type[base.Layer]] = Phi3Layer
+    attention: ClassVar[type[base.Attention]] = Phi3Attention
+    mlp: ClassVar[type[Module]] = Phi3MLP
 
     @property
     def rotated(self) -> int:

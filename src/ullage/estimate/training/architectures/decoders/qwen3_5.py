@@ -1,6 +1,6 @@
-"""Qwen3.5 and its mixture of experts, as transformers' modeling_qwen3_5.py and
-modeling_qwen3_5_moe.py have them where the kernels of fla and causal_conv1d are not installed: the
-gated delta rule is written out in PyTorch, chunk by chunk.
+"""Qwen3-Next, Qwen3.5 and its mixture of experts, as transformers' modeling_qwen3_next.py,
+modeling_qwen3_5.py and modeling_qwen3_5_moe.py have them where the kernels of fla and causal_conv1d
+are not installed: the gated delta rule is written out in PyTorch, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -21,28 +21,16 @@ from ullage.estimate.training.eager.reductions import total
 from ullage.estimate.training.eager.routing import fill
 from ullage.estimate.training.eager.shapes import pad, view_any
 from ullage.estimate.training.eager.tensor import BOOL, FLOAT32, DType, Tensor, empty
-from ullage.models.blocks import LINEAR, Mlp
-from ullage.models.layers import Recurrent
-from ullage.models.qwen3_next import DeltaNet, describe_delta_net
+from ullage.models.blocks import Mlp
+from ullage.models.hybrids import delta_net
 
 _CHUNK = 64  # chunk_size of torch_chunk_gated_delta_rule
-
-
-def _describe(parts: base.Parts) -> DeltaNet:
-    return describe_delta_net(parts.config, parts.config.model_type)
 
 
 class GatedAttention(base.Attention):
     """Qwen3_5Attention: queries have a gate for what they find, and part of a head is rotated."""
 
-    def __init__(self, parts: base.Parts, kind: str) -> None:
-        super().__init__(parts, kind)
-        shape = _describe(parts).shape
-        has_bias = self.q_proj.bias is not None
-        wide = 2 * shape.heads * shape.head_dim
-        self.q_proj = parts.linear(shape.hidden, wide, has_bias=has_bias)
-        self.q_norm = parts.norm(CenteredNorm, shape.head_dim)
-        self.k_norm = parts.norm(CenteredNorm, shape.head_dim)
+    query_parts = 2
 
     def __call__(self, x: Tensor, context: base.Context) -> Tensor:
         width, table = self.head_dim, context.tables[self.kind]
@@ -95,31 +83,41 @@ def _widen(x: Tensor, dtype: DType = FLOAT32) -> Tensor:
 class GatedDeltaNet(Module):
     """Qwen3_5GatedDeltaNet."""
 
-    def __init__(self, parts: base.Parts, state: Recurrent) -> None:
+    def __init__(self, parts: base.Parts) -> None:
         hidden, arena, dtype = parts.config.number("hidden_size"), parts.arena, parts.dtype
-        values = state.heads * state.rows
-        self.state, self.values = state, values
+        self.state = state = delta_net(parts.config)
+        self.values = values = state.heads * state.rows
         self.keys = (state.channels - values) // 2
         self.dt_bias = parameter(arena, state.heads, dtype=dtype)
         self.a_log = parameter(arena, state.heads, dtype=dtype)
         self.conv1d = parameter(arena, state.channels, 1, state.steps + 1, dtype=dtype)
         self.norm = GatedHeadNorm(parts, state.rows)
         self.out_proj = parts.linear(values, hidden)
-        self.in_proj_qkv = parts.linear(hidden, state.channels)
-        self.in_proj_z = parts.linear(hidden, values)
-        self.in_proj_b = parts.linear(hidden, state.heads)
-        self.in_proj_a = parts.linear(hidden, state.heads)
+        self.add_projections(parts, hidden)
+
+    def add_projections(self, parts: base.Parts, hidden: int) -> None:
+        """What the hidden states are multiplied by first."""
+        self.in_proj_qkv = parts.linear(hidden, self.state.channels)
+        self.in_proj_z = parts.linear(hidden, self.values)
+        self.in_proj_b = parts.linear(hidden, self.state.heads)
+        self.in_proj_a = parts.linear(hidden, self.state.heads)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+        """Queries, keys and values joined; the gate; b and a; and what variables hold beside them,
+        of which the first three until the convolution has run.
+        """
+        mixed = F.transpose(self.in_proj_qkv(x), 1, 2)
+        return mixed, self.in_proj_z(x), self.in_proj_b(x), self.in_proj_a(x), []
 
     def __call__(self, x: Tensor) -> Tensor:
         state = self.state
         batch, length, _ = x.shape
-        mixed = F.transpose(self.in_proj_qkv(x), 1, 2)
-        gate = self.in_proj_z(x)
-        b, a = self.in_proj_b(x), self.in_proj_a(x)
+        mixed, gate, b, a, variables = self.project(x)
         mixed = convolve(mixed, self.conv1d, padding=state.steps)
         mixed = F.elementwise(F.narrow(mixed, 2, length))
         mixed = F.transpose(mixed, 1, 2)
         query, key, value = F.split(mixed, (self.keys, self.keys, self.values))
+        del variables[:3]
         shape = (batch, length, self.keys // state.columns, state.columns)
         query, key = view_any(query, shape), view_any(key, shape)
         value = view_any(value, (batch, length, state.heads, state.rows))
@@ -128,7 +126,7 @@ class GatedDeltaNet(Module):
         decay = F.mul(decay, F.elementwise(F.add(F.to(a, FLOAT32), self.dt_bias)))
         out = self._look_back(query, key, value, decay, beta)
         out = F.reshape(out, (batch * length * state.heads, state.rows))
-        out = self.norm(out, F.view(gate, out.shape))
+        out = self.norm(out, F.reshape(gate, out.shape))
         return self.out_proj(F.view(out, (batch, length, self.values)))
 
     def _look_back(
@@ -187,11 +185,36 @@ class GatedDeltaNet(Module):
         return _widen(out if padded[2] == length else F.narrow(out, 2, length), dtype)
 
 
+class JoinedDeltaNet(GatedDeltaNet):
+    """Qwen3NextGatedDeltaNet: two projections, in which the parts of a key's head lie together."""
+
+    def add_projections(self, parts: base.Parts, hidden: int) -> None:
+        self.in_proj_qkvz = parts.linear(hidden, self.state.channels + self.values)
+        self.in_proj_ba = parts.linear(hidden, 2 * self.state.heads)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
+        wide, narrow = self.in_proj_qkvz(x), self.in_proj_ba(x)
+        shape, rows, key = x.shape[:2], self.state.rows, self.state.columns
+        heads = self.keys // key
+        each = self.state.heads // heads
+        joined = F.view(wide, (*shape, heads, 2 * (key + each * rows)))
+        query, keys, value, gate = F.split(joined, (key, key, each * rows, each * rows))
+        b, a = F.split(F.view(narrow, (*shape, heads, 2 * each)), (each, each))
+        # Values, gate, b and a get the values' heads: copies, unless each key's head has one.
+        sort = view_any if each == 1 else F.reshape
+        value, gate = (sort(part, (*shape, self.state.heads, rows)) for part in (value, gate))
+        b, a = (sort(part, (*shape, self.state.heads)) for part in (b, a))
+        copies = [F.reshape(part, (*shape, self.keys)) for part in (query, keys)]
+        copies.append(F.reshape(value, (*shape, self.values)))
+        mixed = F.transpose(F.cat(copies, -1), 1, 2)
+        return mixed, gate, b, a, [*copies, wide, narrow]
+
+
 class DeltaMixture(Mixture):
     """Qwen3_5MoeSparseMoeBlock: beside the experts runs an MLP that a vector weighs."""
 
     def __init__(self, parts: base.Parts, sizes: Mlp) -> None:
-        chosen = parts.config.number("num_experts_per_tok", default=8)
+        chosen = parts.config.number("num_experts_per_tok")
         router = Router(parts, sizes.experts, chosen, casts=True)
         super().__init__(router, Experts(parts, sizes.experts, sizes.width), GATED)
         self.shared_expert = base.GatedMLP(parts, sizes.shared)
@@ -207,44 +230,27 @@ class DeltaMixture(Mixture):
         return F.view(F.add(routed, shared), shape)
 
 
-class DeltaLayer(base.Layer):
-    """Qwen3_5DecoderLayer."""
-
-    norm: ClassVar[type[Norm]] = CenteredNorm
-    attention: ClassVar[type[base.Attention]] = GatedAttention
-
-    def add_mixer(self, parts: base.Parts, kind: str) -> None:
-        self.linear_attn = None
-        if kind == LINEAR:
-            self.linear_attn = GatedDeltaNet(parts, _describe(parts).state)
-        else:
-            super().add_mixer(parts, kind)
-
-    def mix(self, x: Tensor, context: base.Context) -> Tensor:
-        return super().mix(x, context) if self.linear_attn is None else self.linear_attn(x)
-
-    def make_mlp(self, parts: base.Parts, sizes: Mlp) -> Module:
-        return DeltaMixture(parts, sizes) if sizes.experts else base.GatedMLP(parts, sizes.width)
-
-
 class Qwen35(base.Decoder):
     """Qwen3_5ForCausalLM and Qwen3_5MoeForCausalLM."""
 
-    layer: ClassVar[type[base.Layer]] = DeltaLayer
+    recurrent: ClassVar[type[GatedDeltaNet]] = GatedDeltaNet
+    attention: ClassVar[type[base.Attention]] = GatedAttention
+    mixture: ClassVar[type[Mixture]] = DeltaMixture
     norm_kind: ClassVar[type[Norm]] = CenteredNorm
-
-    def layer_kinds(self) -> list[str]:
-        return list(_describe(self.parts).kinds)
-
-    def sizes(self, place: int) -> Mlp:
-        return _describe(self.parts).sizes
 
     @property
     def rotated(self) -> int:
-        return int(
-            _describe(self.parts).shape.head_dim * rotary.rotated_share(self.parts.config, 0.25)
-        )
+        return int(self.parts.shape.head_dim * rotary.rotated_share(self.parts.config, 0.25))
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
         batch, length = x.shape[:2]
         return {base.FULL: rotary.rotary_table(x, length, self.rotated, batch=batch)}
+
+
+class Qwen3Next(Qwen35):
+    """Qwen3NextForCausalLM, without the loss that balances its experts."""
+
+    recurrent: ClassVar[type[GatedDeltaNet]] = JoinedDeltaNet
+
+    def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
+        return base.Decoder.tables(self, x, kinds)

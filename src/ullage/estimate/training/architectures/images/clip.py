@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, gelu
 from ullage.estimate.training.architectures.losses import contrast, unit_length
 from ullage.estimate.training.architectures.masks import eager_mask
 from ullage.estimate.training.architectures.model import (
     Model,
-    head_width,
     ids,
     images,
     parameter_dtype,
@@ -23,6 +20,8 @@ from ullage.estimate.training.eager.module import Embedding, LayerNorm, Linear, 
 from ullage.estimate.training.eager.tensor import INT64, DType, Tensor, empty
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
+from ullage.models.defaults import clip_part
+from ullage.models.encoders import halves_of
 from ullage.trace.category import Category
 
 
@@ -31,50 +30,15 @@ def quick_gelu(x: Tensor) -> Tensor:
     return F.mul(x, F.elementwise(F.scale(x), saves_input=False, saves_output=True))
 
 
-# The defaults of the library's own classes; a published file omits values that equal them.
-_DEFAULTS: Final = {
-    "text_config": {
-        "hidden_size": 512,
-        "intermediate_size": 2048,
-        "num_attention_heads": 8,
-        "num_hidden_layers": 12,
-        "max_position_embeddings": 77,
-        "vocab_size": 49408,
-    },
-    "vision_config": {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-        "image_size": 224,
-        "patch_size": 32,
-    },
-}
-
-
-def _part(config: Config, name: str) -> Config:
-    part = config.part(name)
-    return Config(part.name, {**_DEFAULTS[name], **part.fields}, part.inside)
-
-
-def text_part(config: Config) -> Config:
-    """The half of a CLIP model that reads text; of such a half's own file, itself."""
-    return (
-        _part(config, "text_config")
-        if "text_config" in config.fields
-        else Config(config.name, {**_DEFAULTS["text_config"], **config.fields}, config.inside)
-    )
-
-
 def _shape_of(config: Config) -> EncoderShape:
     kind = config.text("hidden_act", default="quick_gelu")
     if kind not in ("quick_gelu", "gelu"):
         raise config.wrong("hidden_act", f"found {kind!r}, expected 'quick_gelu' or 'gelu'")
-    head_width(config, "hidden_size", "num_attention_heads")
+    (half,) = halves_of(config)
     return EncoderShape(
-        config.number("hidden_size"),
-        config.number("num_attention_heads"),
-        config.number("intermediate_size"),
+        half.shape.hidden,
+        half.shape.heads,
+        half.width,
         attention_dropout=config.real("attention_dropout", default=0.0),
         activation=gelu if kind == "gelu" else quick_gelu,
     )
@@ -137,7 +101,7 @@ class Clip(Model):
 
     def __init__(self, arena: Arena, config: Config, recipe: Recipe) -> None:
         dtype = parameter_dtype(recipe)
-        text, vision = _part(config, "text_config"), _part(config, "vision_config")
+        text, vision = clip_part(config, "text"), clip_part(config, "vision")
         shared = config.number("projection_dim", default=512)
         self.logit_scale = parameter(arena, dtype=dtype)
         self.text = Text(arena, text, dtype)

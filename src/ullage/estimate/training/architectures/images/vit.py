@@ -9,7 +9,6 @@ from ullage.estimate.training.architectures.activations import find_activation
 from ullage.estimate.training.architectures.encoder import Encoder, EncoderShape, Layer
 from ullage.estimate.training.architectures.model import (
     Model,
-    head_width,
     images,
     labels,
     parameter_dtype,
@@ -23,6 +22,7 @@ from ullage.estimate.training.eager.module import LayerNorm, Linear, Module, par
 from ullage.estimate.training.eager.tensor import DType, Tensor
 from ullage.estimate.training.recipe import Recipe
 from ullage.models.config import Config
+from ullage.models.encoders import halves_of
 
 
 class Patches(Module):
@@ -63,18 +63,17 @@ class ViT(Model):
         self.side = config.number("image_size", default=224)
         self.dropout = config.real("hidden_dropout_prob", default=0.0)
         self.embeddings = Patches(arena, config, dtype)
-        head_width(config, "hidden_size", "num_attention_heads")
+        (half,) = halves_of(config)
         shape = EncoderShape(
             hidden,
-            config.number("num_attention_heads"),
-            config.number("intermediate_size"),
+            half.shape.heads,
+            half.width,
             self.dropout,
             config.real("attention_probs_dropout_prob", default=0.0),
             qkv_bias=config.flag("qkv_bias", default=True),
             activation=find_activation(config, "hidden_act", default="gelu"),
         )
-        layers = config.number("num_hidden_layers")
-        self.encoder = Encoder(arena, layers, shape, dtype, self.layer)
+        self.encoder = Encoder(arena, half.layers, shape, dtype, self.layer)
         self.layernorm = LayerNorm(arena, hidden, dtype)
         classes = _num_labels(config)
         self.classifier = Linear(arena, hidden, classes, dtype, has_bias=True)

@@ -42,13 +42,6 @@ class Incoming(Module):
         return received
 
 
-class Outgoing(Module):
-    """Instead of what follows the last layer of a stage that is not the last."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x
-
-
 class KeptHead(Module):
     """The head of a last stage, which torch.distributed.pipelining keeps the logits of for every
     micro-batch of the step, to merge them; the graph behind each holds what the stage received.
