@@ -58,7 +58,7 @@ def test_the_page_of_trust_leaves_figures_to_the_results() -> None:
 def test_the_table_of_commands_names_every_verb() -> None:
     _, _, table = README.text.partition("## The commands")
     cells = re.findall(r"^\| (`ullage [^|]+) \|", table, re.MULTILINE)
-    named = [verb for cell in cells for verb in re.findall(r"`ullage (\w+)`", cell)]
+    named = [verb for cell in cells for verb in re.findall(r"`ullage ([\w-]+)`", cell)]
     assert sorted(named) == sorted(VERBS), "README.md, The commands: one row for each verb"
 
 

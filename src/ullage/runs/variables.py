@@ -27,7 +27,7 @@ def check_variable(name: str, program: Sequence[str]) -> None:
 
 def only_variable(program: Sequence[str]) -> str:
     """The one name in braces; raises SpecError where there is none, or several."""
-    names = sorted({name for word in program for name in re.findall(r"\{(\w+)\}", word)})
+    names = sorted({match[1] for word in program for match in re.finditer(r"\{(\w+)\}", word)})
     if len(names) != 1:
         raise SpecError(
             f"found {', '.join(names) or 'no name'} in braces; expected one, where the size goes, "

@@ -133,7 +133,7 @@ def test_a_damaged_lock_is_an_error_that_says_what_and_what_to_do(name: str) -> 
         parse_lock(text)
     assert message in str(raised.value)
     assert "ullage.lock" in str(raised.value)
-    assert "update ullage" in str(raised.value) or "run `ullage lock`" in str(raised.value)
+    assert "update ullage" in str(raised.value) or "run `ullage check --write`" in str(raised.value)
 
 
 def test_a_change_that_changes_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
