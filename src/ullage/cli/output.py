@@ -116,8 +116,8 @@ def _show_progress(line: str) -> None:
     """Shows "step 3 allocated 8641234567" at the right edge and puts the cursor back, so that the
     program's own lines are left alone.
     """
-    words = line.split()
-    text = f"step {words[1]}, {format_bytes(int(words[3]))} allocated" if len(words) == 4 else line
+    step, is_step, size = line.partition(" allocated ")
+    text = f"{step}, {format_bytes(int(size))} allocated" if is_step else line
     width = shutil.get_terminal_size().columns
     cell = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
     column = width - len(cell) + 1
