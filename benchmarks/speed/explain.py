@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,26 @@ def extract(commit: str, directory: Path) -> Path:
     return src
 
 
+def render(seconds: Mapping[str, Sequence[float]], size_mb: float, load: float) -> str:
+    """The page, of the processor seconds of each tree in each round."""
+    num_repeats = len(next(iter(seconds.values())))
+    table = "\n".join(
+        f"| {tree} | {statistics.median(of):.2f} s | {min(of):.2f} to {max(of):.2f} s |"
+        for tree, of in seconds.items()
+    )
+    return f"""# Speed of `ullage explain`
+
+{made_by("benchmarks.speed.explain")}
+
+Processor seconds for {LARGE:,} events ({size_mb:,.0f} MB), both in turn, {num_repeats} times; load
+by other work before: {load:.1f}.
+
+| commit | median | rounds |
+|---|--:|--:|
+{table}
+"""
+
+
 def main() -> None:
     """Measures both in turn, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -60,26 +81,8 @@ def main() -> None:
         commands = {tree: Command((sys.executable, *of), environment) for tree, of in words.items()}
         timings = interleave(commands, scratch, options.repeats)
         size_mb = snapshot.stat().st_size / 1e6
-    rows = []
-    for tree, of_tree in timings.items():
-        seconds = [timing.processor_s for timing in of_tree]
-        median = statistics.median(seconds)
-        rows.append(f"| {tree} | {median:.2f} s | {min(seconds):.2f} to {max(seconds):.2f} s |")
-    table = "\n".join(rows)
-    publish(
-        "speed-explain",
-        f"""# Speed of `ullage explain`
-
-{made_by("benchmarks.speed.explain")}
-
-Processor seconds of the whole process, for a snapshot of {LARGE:,} events, {size_mb:,.0f} MB; both
-ran in turn, {options.repeats} times each. Load by other work before: {load:.1f}.
-
-| commit | median | rounds |
-|---|--:|--:|
-{table}
-""",
-    )
+    seconds = {tree: [each.processor_s for each in of] for tree, of in timings.items()}
+    publish("speed-explain", render(seconds, size_mb, load))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import statistics
+import sys
+from pathlib import Path
+
 import click
 import pytest
+from benchmarks.speed.measure import Command, interleave
 from click.testing import CliRunner
 
-from ullage.cli.main import cli
+from ullage.cli.main import VERBS, cli
+
+MAIN = "from ullage.cli.main import main; main()"
+# 0.12 s where `import click` takes 0.05 s.
+MOST_OVER_CLICK = 2.4
+NUM_PARTS = 3
 
 
 @pytest.mark.parametrize("verb", ["run", "fit", "estimate"])
@@ -49,3 +60,24 @@ def test_the_commands_to_start_with_are_possible(number: int) -> None:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     command.make_context(verb, words)
+
+
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_help_takes_little_more_than_click(part: int, tmp_path: Path) -> None:
+    words = {verb: (MAIN, *verb.split(), "--help") for verb in ["", *VERBS][part::NUM_PARTS]}
+    words["click"] = ("import click",)
+    commands = {
+        verb: Command((sys.executable, "-c", *of), os.environ) for verb, of in words.items()
+    }
+    slow = set(words)
+    for num_rounds in (3, 11):  # a verb is slow if it is so in more rounds, too
+        timings = interleave({verb: commands[verb] for verb in slow}, tmp_path, num_rounds)
+        took_s = {
+            verb: statistics.median(each.processor_s for each in of) for verb, of in timings.items()
+        }
+        most_s = MOST_OVER_CLICK * took_s["click"]
+        slow = {verb for verb, seconds in took_s.items() if seconds > most_s}
+        if not slow:
+            return
+        slow.add("click")
+    assert not slow, f"{took_s}; expected at most {most_s:.3f} s"

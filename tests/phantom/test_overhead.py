@@ -30,6 +30,7 @@ MAY_LOAD = {
     },
     "--help": {"cli", "errors"},
 }  # fmt: skip
+READS_TRACES = {"trace.plain", "trace.replay", "trace.snapshot"}  # their snapshots are not read
 LIBRARIES = {"run": {"click", "numpy", "rich"}, "estimate": {"click", "rich"}, "--help": {"click"}}
 COUNT = """
 import json, sys
@@ -72,6 +73,7 @@ def test_a_verb_loads_what_it_needs(verb: str, thin_python: Path, tmp_path: Path
         if not any(name.startswith(f"{package}.") for package in MAY_LOAD[verb])
     }  # fmt: skip
     assert not extra
+    assert not ours & READS_TRACES
     installed = {
         name.partition(".")[0] for name, file in loaded.items() if "site-packages" in str(file)
     }

@@ -36,68 +36,27 @@ _NUM_YOUNG = 50_000
 _LIVE_ON = {"front", "ui", "watch"}
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
-# verb -> (where its command is, what --help says). Help must not load what a verb needs.
+# What --help says of each verb. Its command, `VERB_command` in a module of its own, is not loaded
+# for that.
 VERBS = {
-    "run": (
-        "ullage.cli.run:run_command",
-        "Run a program on a simulated GPU; report whether it fits.",
-    ),
-    "record": (
-        "ullage.cli.record:record_command",
-        "Run a program on the GPU of this machine; record its memory.",
-    ),
-    "fit": (
-        "ullage.cli.fit:fit_command",
-        "Search for the fastest plan under which a program fits.",
-    ),
-    "exec": (
-        "ullage.cli.exec:exec_command",
-        "Run a program under a plan, a cap or a guard, on the GPU of this machine.",
-    ),
-    "explain": (
-        "ullage.cli.explain:explain_command",
-        "Explain a memory snapshot: owners of the peak, leaks, remedies.",
-    ),
-    "estimate": (
-        "ullage.cli.estimate:estimate_command",
-        "Estimate a model's memory from its configuration.",
-    ),
-    "serve": (
-        "ullage.cli.serve:serve_command",
-        "Serve traffic with a real engine on a simulated GPU, in virtual time.",
-    ),
-    "check": (
-        "ullage.cli.check:check_command",
-        "Check scenarios against their budgets and the lock file.",
-    ),
-    "lock": (
-        "ullage.cli.lock:lock_command",
-        "Write the memory that scenarios need into the lock file.",
-    ),
-    "diff": ("ullage.cli.diff:diff_command", "Compare two snapshots: what changed, by owner."),
-    "scrub": (
-        "ullage.cli.scrub:scrub_command",
-        "Remove paths and names from a snapshot before you share it.",
-    ),
-    "watch": (
-        "ullage.cli.watch:watch_command",
-        "Watch the GPUs of this machine, their processes and jobs.",
-    ),
-    "gpus": ("ullage.cli.gpus:gpus_command", "List the known GPUs, or show one."),
-    "nvml": (
-        "ullage.cli.nvml:nvml_command",
-        "Start a program that sees simulated GPUs through NVML (nvitop, exporters).",
-    ),
-    "front": (
-        "ullage.cli.front:front_command",
-        "Admit requests to servers of language models by the cache bytes they take.",
-    ),
-    "ui": ("ullage.cli.ui:ui_command", "Open a local web page: calculator, GPUs, snapshots."),
-    "env": ("ullage.cli.env:env_command", "Create a small environment with PyTorch's CUDA build."),
-    "doctor": (
-        "ullage.cli.doctor:doctor_command",
-        "Say which torch, driver and GPU are here, and why a run would be refused.",
-    ),
+    "run": "Run a program on a simulated GPU; report whether it fits.",
+    "record": "Run a program on the GPU of this machine; record its memory.",
+    "fit": "Search for the fastest plan under which a program fits.",
+    "exec": "Run a program under a plan, a cap or a guard, on the GPU of this machine.",
+    "explain": "Explain a memory snapshot: owners of the peak, leaks, remedies.",
+    "estimate": "Estimate a model's memory from its configuration.",
+    "serve": "Serve traffic with a real engine on a simulated GPU, in virtual time.",
+    "check": "Check scenarios against their budgets and the lock file.",
+    "lock": "Write the memory that scenarios need into the lock file.",
+    "diff": "Compare two snapshots: what changed, by owner.",
+    "scrub": "Remove paths and names from a snapshot before you share it.",
+    "watch": "Watch the GPUs of this machine, their processes and jobs.",
+    "gpus": "List the known GPUs, or show one.",
+    "nvml": "Start a program that sees simulated GPUs through NVML (nvitop, exporters).",
+    "front": "Admit requests to servers of language models by the cache bytes they take.",
+    "ui": "Open a local web page: calculator, GPUs, snapshots.",
+    "env": "Create a small environment with PyTorch's CUDA build.",
+    "doctor": "Say which torch, driver and GPU are here, and why a run would be refused.",
 }
 
 
@@ -126,10 +85,10 @@ class LazyGroup(click.Group):
         """The verb's command, from its own module."""
         if cmd_name not in VERBS:
             return None
-        module, _, name = VERBS[cmd_name][0].partition(":")
-        command = getattr(import_module(module), name)
+        module = import_module(f"ullage.cli.{cmd_name}")
+        command = getattr(module, f"{cmd_name}_command")
         if not isinstance(command, click.Command):
-            raise TypeError(f"{VERBS[cmd_name][0]} is {command!r}, expected a click command")
+            raise TypeError(f"the command of {cmd_name} is {command!r}, expected a click command")
         return command
 
     def resolve_command(
@@ -145,7 +104,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of verbs in --help, from the table alone."""
         with formatter.section("Verbs"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+            formatter.write_dl([*VERBS.items()])
 
 
 @click.group(

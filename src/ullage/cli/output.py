@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ullage.answers.block_kinds import Blocks, headlines
 from ullage.cli.main import WRONG_USE, drop_stdout, say
 from ullage.errors import SnapshotError, SpecError
-from ullage.files import check_writable, write_text
 from ullage.protocol.options.option import HelpSection
 from ullage.units import format_bytes
 
+# What help does not need is imported where it is used: blocks, and what writes files.
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.api.run import Run
     from ullage.techniques.plan import Plan
 
@@ -72,6 +71,8 @@ class Output:
     def show(self, blocks: Blocks) -> None:
         """Shows blocks: all of them, or only the headline with --quiet."""
         if self.quiet:
+            from ullage.answers.block_kinds import headlines
+
             for line in headlines(blocks):
                 say(line)
         else:
@@ -92,9 +93,8 @@ class Output:
         """
         if exit_code is None:
             exit_code = getattr(answer, "exit_code", 0)
-        html = self.html
-        page = [] if html is None else [write_text(answer.html, html, force=self.force)]
-        files = [*files, *page]
+        if self.html is not None:
+            files = [*files, _write(answer.html, self.html, force=self.force)]
         show, document = partial(self.show, blocks), lambda: answer.document
         return exit_code if write_result(self, document, show, files, problems) else UNWRITABLE
 
@@ -116,6 +116,8 @@ def _show_progress(line: str) -> None:
     """Shows "step 3 allocated 8641234567" at the right edge and puts the cursor back, so that the
     program's own lines are left alone.
     """
+    import shutil
+
     step, is_step, size = line.partition(" allocated ")
     text = f"{step}, {format_bytes(int(size))} allocated" if is_step else line
     width = shutil.get_terminal_size().columns
@@ -142,6 +144,8 @@ def check_files(*options: tuple[str, Path | None], force: bool) -> None:
     for option, path in options:
         if path is None:
             continue
+        from ullage.files import check_writable
+
         check_writable(path, force=force)
         if path.absolute() in taken:
             other = taken[path.absolute()]
@@ -184,7 +188,7 @@ def write_run(run: Run, output: Output, snapshot: Path | None, timeline: Path | 
         if path is None:
             continue
         try:
-            files.append(write_text(getattr(run, name), path, force=output.force))
+            files.append(_write(getattr(run, name), path, force=output.force))
         except (OSError, SnapshotError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             problems.append(f"{str(path)!r} could not be written: {why}")
@@ -210,7 +214,7 @@ def write_result(
     names, problems = list(files), list(problems)
     if output.output is not None:
         try:
-            written = write_text(text + "\n", output.output, force=output.force)
+            written = _write(text + "\n", output.output, force=output.force)
         except OSError as error:
             problems.append(
                 f"{str(output.output)!r} could not be written: {error.strerror or error}"
@@ -237,6 +241,12 @@ def write_result(
         with suppress(OSError):
             say(f"ullage: {problem}", is_aside=True)
     return not problems
+
+
+def _write(text: str, path: Path, *, force: bool) -> Path:
+    from ullage.files import write_text
+
+    return write_text(text, path, force=force)
 
 
 def _moved(path: Path, written: object) -> str:

@@ -7,7 +7,7 @@ report.verdict, report.devices[0].headroom_bytes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -124,7 +124,7 @@ def explain_run(
     torch: str,
     gpu: Gpu,
     is_unlimited: bool,
-    catalogued: Sequence[Gpu] = (),
+    catalogued: Callable[[], Sequence[Gpu]] = tuple,
 ) -> RunReport:
     """Explains a run from its records, each with the path of its snapshot.
 
@@ -134,7 +134,7 @@ def explain_run(
         torch: the version of torch that it ran with.
         gpu: the device it ran on.
         is_unlimited: whether that device could not run out.
-        catalogued: the GPUs to look among for those that the peak fits on.
+        catalogued: reads the GPUs to look among for those that the peak fits on.
     """
     settled = _with_highest([settle_exit(record, program) for record, _ in records])
     snapshots = [snapshot for _, snapshot in records]
@@ -211,12 +211,15 @@ def _order_processes(
     )
 
 
-def _find_fitting(devices: Sequence[DeviceReport], catalogued: Sequence[Gpu]) -> tuple[str, ...]:
+def _find_fitting(
+    devices: Sequence[DeviceReport], catalogued: Callable[[], Sequence[Gpu]]
+) -> tuple[str, ...]:
     """The GPUs on which the highest peak fits; none where memory ran out before it was reached."""
     if not devices or any(device.oom is not None for device in devices):
         return ()
     fullest = max(devices, key=lambda device: device.peak_used_bytes)
-    return gpus_that_fit(catalogued, fullest.reserved.answered_bytes, fullest.totals.beside_bytes)
+    beside_bytes = fullest.totals.beside_bytes
+    return gpus_that_fit(catalogued(), fullest.reserved.answered_bytes, beside_bytes)
 
 
 def _fatal_oom(record: Record, program: Program, everyone: Sequence[Record]) -> OutOfMemory | None:

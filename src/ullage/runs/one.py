@@ -95,7 +95,7 @@ def explain_job(
         torch=job.build.version,
         gpu=job.device.usable,
         is_unlimited=job.device.is_unlimited,
-        catalogued=load_catalog(),
+        catalogued=load_catalog,
     )
     return with_findings(_with_times(report, job))
 

@@ -22,7 +22,7 @@ from ullage.gpus import (
     load_estimate_only,
     sources_of,
 )
-from ullage.gpus.catalog import find_by_device
+from ullage.gpus.catalog import _row, _row_texts, find_by_device
 from ullage.phantom.device import choose_device
 from ullage.units import GB, GIB, MIB
 
@@ -351,3 +351,22 @@ def test_a_gpu_that_the_catalogue_does_not_have_is_refused() -> None:
 def test_of_gpus_of_one_name_the_memory_decides() -> None:
     gpu = find_gpu("a100-80gb")
     assert find_by_device(gpu.name, gpu.total_bytes).name == gpu.name
+
+
+def test_rows_by_themselves_are_those_of_their_whole_files() -> None:
+    folder = resources.files("ullage.gpus")
+    files = dict.fromkeys(file for file, _ in _row_texts().values())
+    whole = [
+        row for file in files for row in tomllib.loads((folder / file).read_text("utf-8"))["gpu"]
+    ]
+    assert [row["slug"] for row in whole] == [*_row_texts()]
+    assert all({**row, "segment": None} == {**_row(row["slug"]), "segment": None} for row in whole)
+
+
+def test_a_gpu_is_found_by_its_slug_from_its_own_row() -> None:
+    expected = {gpu.slug: gpu for gpu in (*GPUS, *OTHERS)}
+    _row.cache_clear()
+    assert find_gpu("h100-80gb") == expected["h100-80gb"]
+    assert _row.cache_info().currsize <= 1
+    named = {slug for gpu in expected.values() for slug in gpu.aliases if gpu.slug != slug}
+    assert not named & {*expected}, "the slug of one GPU is the alias of another"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from importlib import resources
+
 import pytest
 from tests.rows import each
 
@@ -9,7 +12,7 @@ from ullage.errors import SpecError
 from ullage.estimate.training.architectures import MODELS, build_model
 from ullage.estimate.training.eager.arena import Arena
 from ullage.estimate.training.recipe import Recipe
-from ullage.models.builtin import BuiltIn, find_model, load_models
+from ullage.models.builtin import _FILES, BuiltIn, find_model, load_models
 
 ALL = list(load_models().values())
 COUNTED = [
@@ -48,3 +51,21 @@ def test_a_model_is_found_by_its_name_and_by_its_repository(name: str) -> None:
 def test_what_is_not_there_is_named_with_what_is_close() -> None:
     with pytest.raises(SpecError, match=r"found 'llama-3.1-9b'.*did you mean .*llama-3.1-8b"):
         find_model("llama-3.1-9b")
+
+
+def test_models_by_themselves_are_those_of_their_whole_files() -> None:
+    folder = resources.files("ullage.models")
+    whole = {}
+    for file in _FILES:
+        whole |= tomllib.loads((folder / file).read_text("utf-8"))
+    assert {model.name: (model.source, dict(model.config.fields)) for model in ALL} == {
+        name: (row["source"], row["config"]) for name, row in whole.items()
+    }
+
+
+def test_no_model_has_the_name_of_another_repository() -> None:
+    for model in ALL:
+        end = model.source.lower().partition("/")[2]
+        assert (
+            end not in load_models() or end == model.name or find_model(end).source == model.source
+        )

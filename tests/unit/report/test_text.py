@@ -52,7 +52,7 @@ def explain(
         torch="2.15.0+cu132",
         gpu=gpu,
         is_unlimited=is_unlimited,
-        catalogued=(gpu,),
+        catalogued=lambda: (gpu,),
     )
 
 
