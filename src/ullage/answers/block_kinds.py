@@ -266,11 +266,9 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Blocks that only --full and pages show; a short text has `brief` in their place. Both may be
-    generators: only the one that is shown is made.
-    """
+    """Blocks that only --full and pages show; a short text has `brief` in their place."""
 
-    blocks: Blocks
+    blocks: Blocks  # a generator is run where its blocks are shown, and only there
     brief: Blocks = ()
 
 

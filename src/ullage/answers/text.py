@@ -63,10 +63,7 @@ def render(blocks: Blocks, width: int = 80, *, full: bool = False) -> str:
 def print_blocks(blocks: Blocks, console: Console | None = None, *, full: bool = False) -> None:
     """Prints the blocks, in ASCII if the console supports nothing else.
 
-    Args:
-        blocks: what is shown.
-        console: default: standard output, without colour if NO_COLOR is set.
-        full: whether their details are shown too.
+    console: default: standard output, without colour if NO_COLOR is set.
     """
     console = console or Console()
     is_ascii = console.options.ascii_only

@@ -132,8 +132,8 @@ def _show_progress(line: str) -> None:
     """
     import shutil
 
-    words = line.split()
-    text = f"step {words[1]}, {format_bytes(int(words[3]))} allocated" if len(words) == 4 else line
+    step, is_step, size = line.partition(" allocated ")
+    text = f"{step}, {format_bytes(int(size))} allocated" if is_step else line
     width = shutil.get_terminal_size().columns
     cell = f"{text:>{_PROGRESS_WIDTH}}"[-width:]
     column = width - len(cell) + 1

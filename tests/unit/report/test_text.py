@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ullage.answers.block_kinds import LEFT, RIGHT, Detail, Note, Table
+from ullage.answers.html import render_page
 from ullage.answers.text import print_blocks, render
 from ullage.explain.program import Program
 from ullage.explain.rules.registry import RULES
@@ -157,3 +159,25 @@ def test_a_terminal_without_unicode_gets_ascii_bars(reports: dict[str, RunReport
     print_blocks(run_blocks(reports["fits"]), Console(file=file, width=80), full=True)
     file.flush()
     assert b"####" in raw.getvalue()
+
+
+def test_wrapped_lines_begin_below_the_first() -> None:
+    assert render([Note("one two three", indent=2)], 9) == "  one two\n  three\n"
+    assert render([Note("one two three", indent=2, hang=4)], 9) == "  one two\n    three\n"
+
+
+def test_details_are_in_the_full_text_and_on_pages_alone() -> None:
+    def blocks() -> list[Detail | Note]:
+        inner = Detail((Note("inner"),), (Note("never"),))
+        return [Note("both"), Detail((Note("detail"), inner), (Note("brief"),))]
+
+    assert render(blocks()).split() == ["both", "brief"]
+    assert render(blocks(), full=True).split() == ["both", "detail", "inner"]
+    page = render_page("x", blocks())
+    assert ">detail<" in page and ">inner<" in page
+    assert ">brief<" not in page and ">never<" not in page
+
+
+def test_a_short_row_of_a_page_has_all_its_cells() -> None:
+    page = render_page("x", [Table((LEFT, RIGHT, LEFT), [["total", "1"]])])
+    assert '<tr><td>total</td><td class="number">1</td><td></td></tr>' in page

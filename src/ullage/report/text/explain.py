@@ -54,9 +54,8 @@ def rule_blocks(rule: Rule) -> Iterator[b.Block]:
 
 
 def explain_blocks(view: ExplainView) -> Iterator[b.Block]:
-    """The verdict, the advice, then the owners of the memory and why it was reserved. Without
-    details the lines that hold most, and what to do first, in 20 lines or fewer; a few more say
-    what `ullage record` measured of steps and requests.
+    """The verdict, the advice, then the owners of the memory and why it was reserved; in short the
+    lines that hold most, and what to do first: 20 lines, and a few of what `record` measured.
     """
     findings = view.findings
     yield _verdict(view)

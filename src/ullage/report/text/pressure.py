@@ -32,10 +32,7 @@ _GIB = b.PlotAxis("GiB")
 
 
 def pressure_blocks(records: Sequence[Record]) -> Iterator[b.Block]:
-    """The pressure on the process with the most retries: a line of the times of steps, one of what
-    slowed them if anything may have, and one of each of the most frequent requests; the details
-    are the tables of steps, requests and the last generations.
-    """
+    """The times of steps, what slowed them, and the requests: of the process with most retries."""
     record = find_most_pressed(records)
     report = _report(record)
     if record is not None and report is not None:

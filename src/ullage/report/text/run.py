@@ -55,9 +55,7 @@ def verdict_line(report: RunReport) -> str:
 
 
 def run_blocks(report: RunReport, findings: Sequence[Finding] = ()) -> Iterator[b.Block]:
-    """The verdict, then the owners of the memory, then the basis of the answer, and what the
-    largest of the findings is worth.
-    """
+    """The verdict, the owners of the memory, the basis, and what the largest finding is worth."""
     fullest = _fullest(report)
     yield from _head(report)
     margins = "" if fullest is None else _other_margins(fullest)
