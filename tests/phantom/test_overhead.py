@@ -25,8 +25,7 @@ MAY_LOAD = {
         "report.palette", "report.text", "runs", "trace",
     },
     "estimate": OF_ALL | {
-        "clock", "estimate", "models", "parsing", "report.document", "report.palette",
-        "report.text", "trace",
+        "clock", "estimate", "models", "parsing", "report.palette", "report.text", "trace",
     },
     "--help": {"cli", "errors"},
 }  # fmt: skip

@@ -101,7 +101,7 @@ class PressureReport:
 
     @property
     def generations(self) -> tuple[RequestRow, ...]:
-        """Of the last requests those that made tokens, or called the model repeatedly."""
+        """The last requests that made tokens, or called the model repeatedly."""
         return tuple(row for row in self.last_requests if is_generation(row))
 
     @figure

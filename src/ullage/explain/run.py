@@ -71,7 +71,7 @@ class Process:
 
     @figure
     def other_findings(self) -> Annotated[tuple[Finding, ...], As("findings")]:
-        """What grows, where it did not run out of memory."""
+        """The growth that was found, where it did not run out of memory."""
         return () if self.oom else self.findings
 
     @figure
@@ -146,7 +146,7 @@ class RunReport:
 
     @figure
     def basis(self) -> Mapping[str, Basis]:
-        """What the figures of the allocator, and those of the whole device, rest on."""
+        """The basis of the allocator's figures, and of those of the whole device."""
         return {"allocator": self.allocator_basis, "device": self.device_basis}
 
     @figure

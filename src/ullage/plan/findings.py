@@ -178,7 +178,7 @@ class FitReport:
 
     @figure
     def verdict(self) -> str:
-        """Whether the program fits, unchanged or under a plan."""
+        """The answer: the program fits unchanged, under a plan, or not at all."""
         if self.failure:
             return "failed"
         if self.best is None:

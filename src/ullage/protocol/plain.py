@@ -109,7 +109,7 @@ def _members_of(kind: Any) -> tuple[tuple[str, str, tuple[Any, ...]], ...]:  # n
 
 
 def _marks_of(kind: Any, module: str) -> tuple[Any, ...]:  # noqa: ANN401 - a type
-    """What is annotated. The type itself is not evaluated: type checkers alone may import it."""
+    """The annotations. The type itself is not evaluated: type checkers alone may import it."""
     kind = getattr(kind, "__forward_arg__", kind)  # as a named tuple has it
     if isinstance(kind, str) and (kind.isidentifier() or kind.startswith("Annotated[")):
         kind = eval(kind, {}, _Names(vars(sys.modules[module])))
@@ -180,7 +180,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Of the record in the field, or of each of several, this attribute alone is written."""
+    """This attribute alone is written, of the record in the field or of each of several."""
 
     name: str
 

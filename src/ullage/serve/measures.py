@@ -134,7 +134,7 @@ def _class(
 
 
 def find_percentiles(column: Floats) -> Percentiles:
-    """Of the values that there are."""
+    """The percentiles of the values that there are."""
     finite = column[np.isfinite(column)]
     if not len(finite):
         return Percentiles(None, None, None)

@@ -24,7 +24,7 @@ from ullage.serve.traffic import Traffic
 
 _WINDOW_S: Final = 60.0
 SHARES: Final = (0.5, 0.9, 1.0)
-"""Of what can be found in a prefix cache."""
+"""The shares of what can be found in a prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
