@@ -188,7 +188,7 @@ def _entries_by_key() -> dict[str, tuple[Entry, ...]]:
 @cache
 def _row_texts() -> dict[str, tuple[str, str]]:
     """The file of each row and its text, by its slug."""
-    texts = {}
+    texts: dict[str, tuple[str, str]] = {}
     for file in (*_SEGMENT_OF_FILE, _ESTIMATE_ONLY):
         _, *parts = _ROW.split(Path(__file__).with_name(file).read_text(encoding="utf-8"))
         texts |= {slug: (file, text) for slug, text in zip(parts[::2], parts[1::2], strict=True)}
@@ -224,8 +224,8 @@ def _read_toml(file: str) -> dict[str, Any]:
 def _source_ids(row: Mapping[str, Any]) -> dict[str, list[str]]:
     rules = _rules()
     limits = rules["capability"][row["capability"]]
-    siblings = map(_row, row["total"].get("as", ()))
-    total = [key for sibling in [*siblings] or [row] for key in _total_ids(sibling["total"])]
+    siblings: list[Mapping[str, Any]] = [*map(_row, row["total"].get("as", ()))]
+    total = [key for sibling in siblings or [row] for key in _total_ids(sibling["total"])]
     context = rules["context"]["source"] + _listed(row.get("context", []))
     tensor = row.get("tensor", {})
     if "per_clock" in tensor:

@@ -48,7 +48,7 @@ def load_models() -> dict[str, BuiltIn]:
 def _table_texts() -> dict[str, str]:
     """The text of each model's table, by name: only the one that is asked for is parsed."""
     folder = Path(__file__).parent
-    texts = {}
+    texts: dict[str, str] = {}
     for file in _FILES:
         _, *parts = _NAME.split((folder / file).read_text("utf-8"))
         texts |= dict(zip(parts[::2], parts[1::2], strict=True))
