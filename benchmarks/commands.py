@@ -110,7 +110,7 @@ COMMANDS = (
     ),
     _answer(
         "estimate-tensor",
-        "estimate qwen3-8b --length 8192 --tensor 4 --gpu a100-80gb",
+        "estimate qwen3-8b --length 8192 --tensor 4 --sequence-parallel --gpu a100-80gb",
     ),
     _answer("estimate-serve", "capacity qwen3-8b --gpu l40s --context 32768 --users 4"),
     _answer(

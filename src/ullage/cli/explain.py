@@ -25,7 +25,7 @@ class ShareOptions:
     """A copy of the snapshot that may be shared, in place of its explanation."""
 
     share: Path | None = OPTIONS("Write a copy without paths and names to this file.", "FILE")
-    hide: Sequence[str] = SETTINGS(
+    hide: Sequence[str] = OPTIONS(
         "With --share: other texts to remove, for example a project's name.", default=()
     )
     key: str | None = SETTINGS(

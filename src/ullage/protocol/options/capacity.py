@@ -62,25 +62,25 @@ class CapacityOptions:
     slo: str | None = TRAFFIC("Objective of the traffic, for example ttft=1s,tpot=50ms.", "TEXT")
 
     time: bool = TIME.switch(WITH_TIME)
-    price: float | None = SETTINGS(*PRICE)
-    interconnect: str | None = SETTINGS(*INTERCONNECT)
+    price: float | None = TIME(*PRICE)
+    interconnect: str | None = TIME(*INTERCONNECT)
 
     engine: Literal["vllm", "transformers"] | None = ENGINE("Default: vllm.")
-    engine_version: str | None = SETTINGS("Of vLLM; default: the newest known.", "VERSION")
+    engine_version: str | None = ENGINE("Of vLLM; default: the newest known.", "VERSION")
     tensor: Count | None = ENGINE(*TENSOR)
     weights: str | None = ENGINE("bf16, fp8, int8, int4, ...; default: the model's own.", "FORMAT")
     kv: str | None = ENGINE(
         "Format of keys and values: bf16, fp8, ...; default: 16 bits.", "FORMAT"
     )
-    kv_bytes: Size | None = SETTINGS("The cache on each GPU, as a start printed it.", "SIZE")
+    kv_bytes: Size | None = ENGINE("The cache on each GPU, as a start printed it.", "SIZE")
     utilization: float | None = ENGINE("Share of the GPU that the engine uses.", "SHARE")
     memory: Size | None = ENGINE(*MEMORY)
-    block_size: Count | None = SETTINGS("Tokens per cache block.", "N")
-    batched_tokens: Count | None = SETTINGS("Tokens per step of the engine.", "N")
+    block_size: Count | None = ENGINE("Tokens per cache block.", "N")
+    batched_tokens: Count | None = ENGINE("Tokens per step of the engine.", "N")
     max_seqs: Count | None = ENGINE(
         "Requests per step of the engine; windows of speech that are encoded at once.", "N"
     )
-    eager: bool = SETTINGS.switch("Neither compiled nor CUDA graphs (enforce_eager).")
+    eager: bool = ENGINE.switch("Neither compiled nor CUDA graphs (enforce_eager).")
     cached: bool = SETTINGS.switch("An earlier start has left vLLM's compile cache.")
     lora_slots: Annotated[int | str | None, From(str)] = ENGINE(
         "LoRA adapters on the GPU at once, and their largest rank; default: 16.", "N[:RANK]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Literal, Protocol, TypeAlias
 
-from ullage.protocol.options.option import SETTINGS, Count, HelpSection, Names
+from ullage.protocol.options.option import Count, HelpSection, Names
 from ullage.protocol.plain import From
 
 QUESTIONS, TRAINING, TIME = map(HelpSection, ("Questions", "Training", "Time"))
@@ -70,16 +70,16 @@ class TrainingOptions:
     length: Count | None = TRAINING("Tokens per sample.", "N")
     image: Count | None = TRAINING("Pixels per side of an image.", "N")
     precision: Precision | None = TRAINING("Default: bf16.")
-    gradients: Gradients | None = SETTINGS("With mixed precision; default: same.")
+    gradients: Gradients | None = TRAINING("With mixed precision; default: same.")
     optimizer: str | None = TRAINING("For example sgd, adamw, adamw-8bit; default: adamw.", "NAME")
     checkpointing: Checkpointing | None = TRAINING(
         "none, selective, alternate, full, or N: every Nth block.", "KIND"
     )
-    attention: Literal["sdpa", "eager"] | None = SETTINGS("Default: sdpa.")
+    attention: Literal["sdpa", "eager"] | None = TRAINING("Default: sdpa.")
     accumulation: Count | None = TRAINING("Passes per optimizer step.", "N")
-    zeroes_late: bool = SETTINGS.switch("zero_grad() comes between forward and backward.")
-    loss: Loss | None = SETTINGS("Default: as in the library.")
-    packed: bool = SETTINGS.switch("Samples hold several texts: attention has a mask.")
+    zeroes_late: bool = TRAINING.switch("zero_grad() comes between forward and backward.")
+    loss: Loss | None = TRAINING("Default: as in the library.")
+    packed: bool = TRAINING.switch("Samples hold several texts: attention has a mask.")
     compile: bool = TRAINING.switch("The model is compiled by torch.compile.")
     library: str | None = TRAINING("Whose code: transformers, litgpt, megatron, ...", "NAME")
     torch: str | None = TRAINING("Of PyTorch; default: the newest for the GPU.", "VERSION")
@@ -88,28 +88,24 @@ class TrainingOptions:
     steps_in_backward: bool = False
 
     time: bool = TIME.switch(WITH_TIME)
-    price: float | None = SETTINGS(*PRICE)
-    interconnect: str | None = SETTINGS(*INTERCONNECT)
+    price: float | None = TIME(*PRICE)
+    interconnect: str | None = TIME(*INTERCONNECT)
 
     lora: Count | None = ADAPTERS("Train adapters of this rank alone.", "RANK")
-    lora_targets: Names = SETTINGS("Layers, or all-linear; default: q and v.", "NAMES", default=())
-    lora_dtype: Literal["fp32", "bf16", "fp16"] | None = SETTINGS("Of the adapters.")
-    lora_dropout: float | None = SETTINGS("Default: 0.", "SHARE")
+    lora_targets: Names = ADAPTERS("Layers, or all-linear; default: q and v.", "NAMES", default=())
+    lora_dtype: Literal["fp32", "bf16", "fp16"] | None = ADAPTERS("Of the adapters.")
+    lora_dropout: float | None = ADAPTERS("Default: 0.", "SHARE")
     quantize: Literal["nf4", "nf4-dq"] | None = ADAPTERS("Frozen weights in 4 bits (QLoRA).")
 
     data: Count | None = GPUS("Size of data parallelism.", "N")
     sharding: Sharding | None = GPUS("What data parallelism shards; default: ddp.")
-    buckets: Buckets | None = SETTINGS("Of DDP; default: copies.")
+    buckets: Buckets | None = GPUS("Of DDP; default: copies.")
     tensor: Count | None = GPUS(*TENSOR)
-    sequence_parallel: bool = SETTINGS.switch(
-        "Tensor parallelism also divides norms and residuals."
-    )
-    context_parallel: Count | None = SETTINGS("GPUs that share a sequence.", "N")
-    expert_parallel: Count | None = SETTINGS("GPUs that share the experts.", "N")
+    sequence_parallel: bool = GPUS.switch("Tensor parallelism also divides norms and residuals.")
+    context_parallel: Count | None = GPUS("GPUs that share a sequence.", "N")
+    expert_parallel: Count | None = GPUS("GPUs that share the experts.", "N")
     pipeline: Count | None = GPUS("Stages of the pipeline.", "N")
-    stage: int | None = SETTINGS(
-        "Stage to estimate, from 0; default: the one that needs most.", "N"
-    )
-    micro_batches: Count | None = SETTINGS("Micro-batches per step of the pipeline.", "N")
+    stage: int | None = GPUS("Stage to estimate, from 0; default: the one that needs most.", "N")
+    micro_batches: Count | None = GPUS("Micro-batches per step of the pipeline.", "N")
     offload: bool = GPUS.switch("With fsdp: keep shards and states in host memory.")
-    nvme: bool = SETTINGS.switch("With --offload: move them to disks (ZeRO-Infinity).")
+    nvme: bool = GPUS.switch("With --offload: move them to disks (ZeRO-Infinity).")

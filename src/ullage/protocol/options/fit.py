@@ -84,7 +84,7 @@ class FitOptions:
         "The fastest plan that fits (default), the cheapest, or the one that needs least memory.",
         default="time",
     )
-    price: float | None = SETTINGS(
+    price: float | None = SEARCH(
         "Price of a GPU-hour: what the steps and tokens of each plan cost.", "DOLLARS"
     )
     ladder: Ladder | None = SEARCH(
@@ -97,11 +97,11 @@ class FitOptions:
     )
 
     python: Python | None = RUNS(*PYTHON)
-    steps: int | None = SETTINGS(*STEPS)
-    alloc_conf: str | None = SETTINGS(*ALLOC_CONF)
-    dummy_weights: bool = SETTINGS.switch(DUMMY_WEIGHTS)
-    assume: Sequence[str] = SETTINGS(*ASSUME, default=())
-    measured: File | None = SETTINGS(*MEASURED)
+    steps: int | None = RUNS(*STEPS)
+    alloc_conf: str | None = RUNS(*ALLOC_CONF)
+    dummy_weights: bool = RUNS.switch(DUMMY_WEIGHTS)
+    assume: Sequence[str] = RUNS(*ASSUME, default=())
+    measured: File | None = RUNS(*MEASURED)
     executor: Annotated[Workers | str | None, From(str)] = SETTINGS(
         "Have the workers of an executor make the runs: a function that makes it.", "MODULE:NAME"
     )

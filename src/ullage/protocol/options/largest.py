@@ -45,10 +45,10 @@ class LargestOptions:
     )
 
     python: Python | None = RUNS(*PYTHON)
-    steps: int | None = SETTINGS(*STEPS)
-    alloc_conf: str | None = SETTINGS(*ALLOC_CONF)
-    dummy_weights: bool = SETTINGS.switch(DUMMY_WEIGHTS)
-    assume: Sequence[str] = SETTINGS(*ASSUME, default=())
+    steps: int | None = RUNS(*STEPS)
+    alloc_conf: str | None = RUNS(*ALLOC_CONF)
+    dummy_weights: bool = RUNS.switch(DUMMY_WEIGHTS)
+    assume: Sequence[str] = RUNS(*ASSUME, default=())
     real_init: bool = False
     values: bool = True
     on_progress: Listener = None

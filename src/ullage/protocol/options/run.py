@@ -129,13 +129,13 @@ class RunOptions:
     local_world_size: int | None = SETTINGS("Ranks per node; default: 8.", "N")
 
     time: bool = TIME.switch("Also predict how long a step takes on the GPU.")
-    price: float | None = SETTINGS(
+    price: float | None = TIME(
         "Price of a GPU-hour: what steps and tokens cost; implies --time.", "DOLLARS"
     )
-    interconnect: str | None = SETTINGS(
+    interconnect: str | None = TIME(
         "Links between the GPUs; default: those of the GPU; implies --time.", "TEXT"
     )
-    measured: File | None = SETTINGS(*MEASURED)
+    measured: File | None = TIME(*MEASURED)
     clock: Literal["real", "virtual"] = TIME(
         "Clock that the program reads; virtual: the predicted one; implies --time.", default="real"
     )
@@ -149,9 +149,9 @@ class RunOptions:
     guard: Names | None = PROGRAM(*GUARD, bare="")
     resume: Words = PROGRAM(*RESUME, default=())
     try_remedies: bool = PROGRAM.switch("If memory runs out, run again with each remedy.")
-    alloc_conf: str | None = SETTINGS(*ALLOC_CONF)
+    alloc_conf: str | None = PROGRAM(*ALLOC_CONF)
     real_init: bool = SETTINGS.switch("Initialise weights on the CPU; default: skip it.")
-    dummy_weights: bool = SETTINGS.switch(DUMMY_WEIGHTS)
+    dummy_weights: bool = PROGRAM.switch(DUMMY_WEIGHTS)
     values: bool = SETTINGS("Whether small tensor values are computed; default: on.", default=True)
     assume: Sequence[str] = PROGRAM(*ASSUME, default=())
     nvml: File | None = PROGRAM(

@@ -24,7 +24,7 @@ class WatchOptions:
     listen: str | None = OPTIONS(
         "Serve metrics to Prometheus; default host: 127.0.0.1.", "[HOST:]PORT"
     )
-    token_file: Path | None = SETTINGS("Token that scrapes have to bring.", "FILE")
-    certificate: Path | None = SETTINGS("Serve over TLS; PEM.", "FILE")
-    key: Path | None = SETTINGS("The certificate's key; PEM.", "FILE")
+    token_file: Path | None = OPTIONS("Token that scrapes have to bring.", "FILE")
+    certificate: Path | None = OPTIONS("Serve over TLS; PEM.", "FILE")
+    key: Path | None = OPTIONS("The certificate's key; PEM.", "FILE")
     names: bool = SETTINGS.switch("Let --listen have programs' names too.")
