@@ -78,7 +78,9 @@ def explain_command(options: ExplainOptions, shared: ShareOptions, output: Outpu
     if is_server_file(file):
         return show_server(file, output, unfit=unfit)
     if shared.share is not None:
-        given = {**unfit, "-o": output.output, "--json": output.as_json}
+        given: dict[str, object] = {
+            **unfit, "-o": output.output, "--json": output.as_json,
+        }  # fmt: skip
         return _write_shared(file, shared, given, force=output.force)
     if file.is_dir():
         return _show_recording(file, output, unfit)

@@ -216,9 +216,9 @@ def write_result(
             click.echo(json.dumps(answer.document, indent=2))
         else:
             show()
-        for path in names:
-            if path is not None:
-                say(f"Wrote {path}", is_aside=output.as_json)
+        for name in names:
+            if name is not None:
+                say(f"Wrote {name}", is_aside=output.as_json)
         sys.stdout.flush()
     except BrokenPipeError:
         drop_stdout()

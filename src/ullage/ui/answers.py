@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
-from ullage.api.serving import ServingAnswer
+from ullage.api.capacity import ServerCapacity
 from ullage.errors import SpecError
 from ullage.estimate.serving.serving import ServingEstimate, ServingPlan, estimate_serving
 from ullage.estimate.training.answer import Answer
@@ -84,7 +84,7 @@ def answer(document: object) -> dict[str, Any]:
     query = read(Query, document, "the query")
     model = query.find_model()
     if query.serve is not None:
-        answered = document_of(ServingAnswer(query.estimate_serving(), model.source))
+        answered = document_of(ServerCapacity(query.estimate_serving(), model.source))
     else:
         training = estimate_training(model.config, query.recipe, query.find_gpu())
         answered = document_of(Answer(training, model.source))
