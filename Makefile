@@ -112,11 +112,11 @@ wheel: .venv/done
 	done
 
 clean:
-	rm -rf .venv .envs .tools build dist src/ullage/native/lib .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .envs .tools build dist src/ullage/ground/native/lib .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The C sources may be newer than the installation; this does nothing when they are not.
 phantom: .venv/done
-	@$(BIN)/python -m ullage.native.build
+	@$(BIN)/python -m ullage.ground.native.build
 
 # Prometheus's tool for the tests of docs/monitoring, out of Debian's package, which would start a
 # service if it were installed.

@@ -47,12 +47,12 @@ class PhantomBuildHook(BuildHookInterface):
         if version != "editable":
             names = (*builder.LIBRARIES, *builder.read_sonames())
             build_data["force_include"].update(
-                {str(out / name): f"ullage/native/lib/{name}" for name in names}
+                {str(out / name): f"ullage/ground/native/lib/{name}" for name in names}
             )
 
     def _load_builder(self) -> ModuleType:
-        """The module ullage.native.build, by path: ullage is not installed yet."""
-        path = Path(self.root, "src", "ullage", "native", "build.py")
+        """The module ullage.ground.native.build, by path: ullage is not installed yet."""
+        path = Path(self.root, "src", "ullage", "ground", "native", "build.py")
         spec = importlib.util.spec_from_file_location("ullage_native_build", path)
         if spec is None or spec.loader is None:
             raise ImportError(f"{str(path)!r} is missing; the source tree is incomplete")

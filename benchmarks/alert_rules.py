@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.written_part import fill_part
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.alerts.rule import Rule, Unit
+from ullage.operate.watch.alerts.rule import Rule, Unit
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "reference" / "alerts.md"

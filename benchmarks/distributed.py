@@ -19,7 +19,7 @@ from typing import Any
 import ullage
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs" / "distributed"

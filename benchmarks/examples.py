@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = (
@@ -80,7 +80,7 @@ def run_example(python: Path, example: str, gpu: str) -> Result:
     with tempfile.TemporaryDirectory(prefix="ullage-examples-") as directory:
         options = ("--gpu", gpu, "--python", str(python), "--json")
         snapshot = ("--snapshot", str(Path(directory) / "snapshot.pickle"))
-        command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
+        command = (sys.executable, "-c", "from ullage.cli import main; main()", "run")
         done = subprocess.run(
             [*command, *options, *snapshot, "--", str(ROOT / "examples" / name), *flags],
             cwd=directory, capture_output=True, text=True, check=False,

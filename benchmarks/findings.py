@@ -27,14 +27,14 @@ from pathlib import Path
 
 from benchmarks.accuracy.estimate.__main__ import find_cases
 from benchmarks.accuracy.estimate.case import FOLDER
-from ullage.api.explain import explain_file
 from ullage.explain.rules.rule import Finding
+from ullage.verbs.explain.function import explain_file
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "tests" / "golden" / "findings.csv"
 SNAPSHOTS = ROOT / "tests" / "golden" / "snapshots"
 PLACES = (ROOT / "examples", ROOT / "tests" / "programs")
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 ESTIMATE = "estimate: "
 TIMEOUT_S = 900
 VARIES = "varies"

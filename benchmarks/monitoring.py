@@ -31,16 +31,16 @@ from typing import Any, Final
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import bare_environment
 from benchmarks.results import publish
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.phantom.nvml.machine import machine_of, open_machine
-from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.protocol.variables import NVML
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.ground.protocol.variables import NVML
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.nvml.machine import machine_of, open_machine
+from ullage.players.phantom.torch_build import check_torch, find_torch
 
 ROOT: Final = Path(__file__).parents[1]
 MONITORING: Final = ROOT / "docs" / "monitoring"
 GPU: Final = "h100-80gb"
-MAIN: Final = "from ullage.cli.main import main; main()"
+MAIN: Final = "from ullage.cli import main; main()"
 PROGRAM: Final = ROOT / "examples" / "growing_losses" / "train.py"
 # What the simulated GPU has no figures for. It is hot, so that an alert is raised.
 SCRIPT: Final = """\

@@ -10,8 +10,8 @@ import shlex
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ullage.cli.options.command import READER
-from ullage.protocol.options.option import options_of, written
+from ullage.ground.protocol.option import options_of, written
+from ullage.verbs.command_line.command import READER
 
 ROOT = Path(__file__).resolve().parent.parent
 R = TypeVar("R")

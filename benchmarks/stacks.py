@@ -22,9 +22,9 @@ from typing import Any
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.phantom.environment import make_environment
-from ullage.protocol.options.env import EnvironmentSpec
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.players.phantom.environment import make_environment
+from ullage.verbs.env.options import EnvironmentSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 STACKS = ROOT / "tests" / "programs" / "stacks"
@@ -141,7 +141,7 @@ def run_stack(python: Path, stack: dict[str, Any]) -> tuple[dict[str, Any], str]
     """The run document of a stack, or one that says why there is none; and what it printed."""
     name, *flags = shlex.split(stack["run"])
     options = ("--gpu", GPU, "--python", str(python), "--json", *stack.get("options", ()))
-    command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
+    command = (sys.executable, "-c", "from ullage.cli import main; main()", "run")
     with tempfile.TemporaryDirectory(prefix="ullage-stacks-") as directory:
         snapshot = ("--snapshot", str(Path(directory) / "snapshot.pickle"))
         with subprocess.Popen(

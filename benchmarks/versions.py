@@ -21,9 +21,9 @@ from pathlib import Path
 from benchmarks.examples import EXAMPLES, VERDICTS, run_example
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.phantom.environment import make_environment
-from ullage.phantom.torch_build import TorchBuild, find_torch
-from ullage.protocol.options.env import EnvironmentSpec
+from ullage.players.phantom.environment import make_environment
+from ullage.players.phantom.torch_build import TorchBuild, find_torch
+from ullage.verbs.env.options import EnvironmentSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "examples" / "requirements.txt"

@@ -29,7 +29,7 @@ from benchmarks.documents.blocks import ROOT, read_page
 from benchmarks.documents.play import is_never_run, play
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish, table
-from ullage.version import __version__
+from ullage.ground.version import __version__
 
 _COMPILER = re.compile(
     r"(?:.*-)?(?:cc|c\+\+|c89|c99|gcc|g\+\+|cpp|tcc|clang|clang\+\+|zig)(?:-\d+)?"

@@ -20,7 +20,7 @@ from tests.tiers import (  # noqa: F401 - hooks of this conftest
     pytest_runtest_protocol,
 )
 
-from ullage.trace.record_schema import ROWS, RecordFields
+from ullage.log.record_schema import ROWS, RecordFields
 
 # How fast a machine is says nothing about the code: others may use it too.
 settings.register_profile(

@@ -23,61 +23,60 @@ from tests.rows import each
 from tests.variables import VARIABLES, Variable
 
 import ullage
-from ullage.cli.main import VERBS, cli
-from ullage.cli.options.command import Verb
-from ullage.estimate.training.recipe import PRECISIONS
-from ullage.protocol import variables
-from ullage.protocol.options import SECTIONS
-from ullage.protocol.options.estimate import Precision
+from ullage.cli import VERBS, cli
+from ullage.ground.protocol import variables
+from ullage.players.eager.training.recipe import PRECISIONS
+from ullage.verbs import SECTIONS
+from ullage.verbs.command_line.command import Verb
+from ullage.verbs.estimate.options import Precision
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ullage"
 
-# A package imports itself and the rows above its own; those of one row do not import each other.
+# A room imports itself and the rooms of the rows above its own; those of one row do not import each
+# other. A room is a folder, a file right below ullage, or "options": the options of every verb.
 LAYERS = (
-    ("version", "units", "errors", "printable", "parsing", "protocol", "native", "programs"),
-    ("caches", "files", "gpus", "models", "trace"),
-    ("answers", "clock", "configuration", "doors", "record"),
-    ("estimate", "loaders", "techniques"),
-    ("phantom", "explain", "runtime", "watch"),
-    ("callbacks", "front", "whatif"),
-    ("runs",),
-    ("plan", "gate", "serve"),
-    ("report",),
-    ("api",),
-    ("testing", "ui"),
-    ("cli", "pytest_plugin"),
+    ("ground",),
+    ("options", "facts", "log", "answers", "operate/doors"),
+    ("clock", "players/inside", "operate/watch"),
+    ("players/eager", "act"),
+    ("players/phantom", "operate/front"),
+    ("explain",),
+    ("search",),
+    ("operate/serve",),
+    ("verbs",),
+    ("cli", "pytest_plugin", "__init__"),
 )
-MAX_ROWS = 12
+
+MAX_ROWS, MAX_ROOMS, MAX_ARROWS = 10, 20, 110
 # The modules right below ullage; everything else has a folder.
-ROOT_FILES = {
-    "__init__", "errors", "files", "parsing", "printable", "pytest_plugin", "units", "version",
-}  # fmt: skip
+ROOT_FILES = {"__init__", "cli", "pytest_plugin"}
+
+# Folders of verbs/ that are no verb: what several share.
+SHARED_BY_VERBS = {"command_line", "document", "page", "testing", "text", "views"}
+
+# The files of a verb, by their roles: text.py, or what it answers besides: sweep_text.py,
+# text_parts.py.
+ROLES = ("command", "document", "function", "options", "page", "text")
+
+OPTIONS = "The options of verbs (verbs/*/options.py); the user's process reads them, too."
 ROW_OF = {name: row for row, names in enumerate(LAYERS) for name in names}
-# units states what its errors are; a job's file is parsed; a child process starts the guard that
-# runs in it; a scenario may be a server.
-WITHIN_A_ROW = {
-    ("units", "errors"),
-    ("protocol", "parsing"),
-    ("phantom", "runtime"),
-    ("gate", "serve"),
-}
 
 # What runs inside the user's process, where torch is.
 MAY_IMPORT_TORCH = (
-    "loaders",
-    "record",
-    "techniques",
-    "programs",
-    "runtime",
-    "serve/clock.py",
-    "serve/transformers",
-    "serve/vllm",
-    "phantom/bootstrap.py",
-    "phantom/fork.py",
-    "phantom/site",
-    "testing/child.py",
-    "testing/meter.py",
+    "act/guard",
+    "act/loaders",
+    "act/techniques",
+    "ground/programs",
+    "operate/serve/clock.py",
+    "operate/serve/transformers",
+    "operate/serve/vllm",
+    "players/inside",
+    "players/phantom/bootstrap.py",
+    "players/phantom/fork.py",
+    "players/phantom/site",
+    "verbs/testing/child.py",
+    "verbs/testing/meter.py",
 )
 
 MAX_FILES_OF_A_FOLDER = 20
@@ -86,20 +85,66 @@ POSITIONAL_PARAMETERS = 5
 
 # Adding a flag is a decision: it is made here too.
 FLAGS = {
-    "run": {"program", "--gpu", "--gpus", "--memory", "--capability", "--budget", "--world-size", "--rank", "--ranks", "--time", "--price", "--interconnect", "--measured", "--clock", "--python", "--steps", "--sweep", "--plan", "--guard", "--resume", "--try-remedies", "--alloc-conf", "--dummy-weights", "--assume", "--nvml", "--snapshot", "-o", "--output", "--force", "--json", "--full"},
-    "estimate": {"model", "--gpu", "--which-gpu", "--largest", "--full", "--batch", "--length", "--image", "--precision", "--gradients", "--optimizer", "--checkpointing", "--attention", "--accumulation", "--zeroes-late", "--loss", "--packed", "--compile", "--library", "--torch", "--time", "--price", "--interconnect", "--lora", "--lora-targets", "--lora-dtype", "--lora-dropout", "--quantize", "--data", "--sharding", "--buckets", "--tensor", "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline", "--stage", "--micro-batches", "--offload", "--nvme", "-o", "--output", "--force", "--json"},
-    "capacity": {"model", "parts", "--gpu", "--which-gpu", "--full", "--users", "--context", "--image", "--offload", "--traffic", "--slo", "--time", "--price", "--interconnect", "--engine", "--engine-version", "--tensor", "--weights", "--kv", "--kv-bytes", "--utilization", "--memory", "--block-size", "--batched-tokens", "--max-seqs", "--eager", "--lora-slots", "--draft", "-o", "--output", "--force", "--json"},
-    "serve": {"program", "--gpu", "--traffic", "--slo", "--python", "--loads", "--cached", "-o", "--output", "--force", "--json"},
-    "smallest": {"program", "--gpu", "--traffic", "--slo", "--allow", "--python", "-o", "--output", "--force", "--json"},
-    "record": {"program", "--mode", "--snapshot", "--python", "--kernels", "-o", "--output", "--force", "--json", "--full"},
-    "explain": {"file", "--request", "--try-remedies", "--python", "--share", "--hide", "-o", "--output", "--force", "--json", "--full"},
+    "run": {
+        "program", "--gpu", "--gpus", "--memory", "--capability", "--budget", "--world-size",
+        "--rank", "--ranks", "--time", "--price", "--interconnect", "--measured", "--clock",
+        "--python", "--steps", "--sweep", "--plan", "--guard", "--resume", "--try-remedies",
+        "--alloc-conf", "--dummy-weights", "--assume", "--nvml", "--snapshot", "-o", "--output",
+        "--force", "--json", "--full",
+    },
+    "estimate": {
+        "model", "--gpu", "--which-gpu", "--largest", "--full", "--batch", "--length", "--image",
+        "--precision", "--gradients", "--optimizer", "--checkpointing", "--attention",
+        "--accumulation", "--zeroes-late", "--loss", "--packed", "--compile", "--library",
+        "--torch", "--time", "--price", "--interconnect", "--lora", "--lora-targets",
+        "--lora-dtype", "--lora-dropout", "--quantize", "--data", "--sharding", "--buckets",
+        "--tensor", "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline",
+        "--stage", "--micro-batches", "--offload", "--nvme", "-o", "--output", "--force", "--json",
+    },
+    "capacity": {
+        "model", "parts", "--gpu", "--which-gpu", "--full", "--users", "--context", "--image",
+        "--offload", "--traffic", "--slo", "--time", "--price", "--interconnect", "--engine",
+        "--engine-version", "--tensor", "--weights", "--kv", "--kv-bytes", "--utilization",
+        "--memory", "--block-size", "--batched-tokens", "--max-seqs", "--eager", "--lora-slots",
+        "--draft", "-o", "--output", "--force", "--json",
+    },
+    "serve": {
+        "program", "--gpu", "--traffic", "--slo", "--python", "--loads", "--cached", "-o",
+        "--output", "--force", "--json",
+    },
+    "smallest": {
+        "program", "--gpu", "--traffic", "--slo", "--allow", "--python", "-o", "--output",
+        "--force", "--json",
+    },
+    "record": {
+        "program", "--mode", "--snapshot", "--python", "--kernels", "-o", "--output", "--force",
+        "--json", "--full",
+    },
+    "explain": {
+        "file", "--request", "--try-remedies", "--python", "--share", "--hide", "-o", "--output",
+        "--force", "--json", "--full",
+    },
     "what-if": {"file", "--gpu", "--memory", "--python", "-o", "--output", "--force", "--json"},
     "diff": {"before", "after", "-o", "--output", "--force", "--json"},
-    "watch": {"--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config", "--listen", "--token-file", "--certificate", "--key"},
-    "fit": {"program", "--gpu", "--gpus", "--memory", "--budget", "--allow", "--objective", "--price", "--ladder", "--smallest-gpu", "--minutes", "--python", "--steps", "--alloc-conf", "--dummy-weights", "--assume", "--measured", "-o", "--output", "--force", "--json"},
-    "largest": {"program", "--gpu", "--memory", "--budget", "--vary", "--multiple-of", "--allow", "--python", "--steps", "--alloc-conf", "--dummy-weights", "--assume", "-o", "--output", "--force", "--json"},
+    "watch": {
+        "--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config",
+        "--listen", "--token-file", "--certificate", "--key",
+    },
+    "fit": {
+        "program", "--gpu", "--gpus", "--memory", "--budget", "--allow", "--objective", "--price",
+        "--ladder", "--smallest-gpu", "--minutes", "--python", "--steps", "--alloc-conf",
+        "--dummy-weights", "--assume", "--measured", "-o", "--output", "--force", "--json",
+    },
+    "largest": {
+        "program", "--gpu", "--memory", "--budget", "--vary", "--multiple-of", "--allow",
+        "--python", "--steps", "--alloc-conf", "--dummy-weights", "--assume", "-o", "--output",
+        "--force", "--json",
+    },
     "exec": {"program", "--plan", "--guard", "--resume", "--cap", "--python"},
-    "check": {"scenarios", "--config", "--python", "--no-cache", "-o", "--output", "--force", "--json", "--write", "--pages"},
+    "check": {
+        "scenarios", "--config", "--python", "--no-cache", "-o", "--output", "--force", "--json",
+        "--write", "--pages",
+    },
     "front": {"--config", "--check"},
     "ui": {"--port", "--no-browser", "--python"},
     "env": {"--torch", "-r", "--requirement", "--with-triton", "--python", "directory", "--force"},
@@ -110,73 +155,6 @@ FLAGS = {
 # Options of all verbs together: a new one needs one that goes.
 MOST_OPTIONS = 215
 
-# What a verb answers besides: each has a file of its own wherever verbs have.
-QUESTIONS = {
-    "alerts",
-    "forecast",
-    "ladder",
-    "listen",
-    "lock",
-    "measure",
-    "ranks",
-    "server_log",
-    "serving",
-    "share",
-    "sweep",
-    "workloads",
-}
-ANSWERS = {*(verb.replace("-", "_") for verb in VERBS), *QUESTIONS}
-# By the folder in which a file of that name would be: the answers that have none, and why not.
-WITHOUT = {
-    "cli": {
-        "forecast": "a kind of capacity",
-        "ladder": "an option of fit",
-        "lock": "an option of check",
-        "ranks": "an option of run",
-        "serving": "a kind of capacity",
-        "workloads": "kinds of capacity",
-        "measure": "a function of Python's",
-    },
-    "api": {
-        "doctor": "looks at this machine",
-        "env": "makes a directory",
-        "forecast": "a kind of capacity",
-        "front": "serves a proxy",
-        "gpus": "ullage.gpus is the catalogue itself",
-        "nvml": "becomes a program of others",
-        "server_log": "in servers",
-        "serving": "a kind of capacity",
-        "share": "writes a file",
-        "smallest": "in servers",
-        "ui": "serves a page",
-        "workloads": "kinds of capacity",
-    },
-    "report/text": {
-        "capacity": "its kinds have views: forecast, serving, workloads",
-        "doctor": "six lines",
-        "measure": "a run's report",
-        "env": "makes a directory",
-        "exec": "the program itself speaks",
-        "front": "serves a proxy",
-        "listen": "serves metrics",
-        "nvml": "becomes a program of others",
-        "ranks": "a run's report",
-        "record": "a run's report",
-        "share": "writes a file",
-        "ui": "serves a page",
-    },
-}
-# The files beside the answers: what several share, and parts of large ones.
-BESIDE = {
-    "cli": {"crash", "main", "output"},
-    "api": set(),
-    "report/text": {
-        "explain_parts", "explain_recorded", "modules", "pressure", "remedies", "run_parts",
-        "terms", "watch_parts",
-    },
-}  # fmt: skip
-# Only these have a page; its other files are what pages are drawn with.
-PAGES = {"diff", "estimate", "explain", "run"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
 C_FILES = sorted(SOURCE.rglob("*.[ch]"))
@@ -192,9 +170,25 @@ def label(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def package_of(path: Path) -> str:
-    """The package, or the module right below ullage, that a file belongs to."""
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def is_program(path: Path) -> bool:
+    """True for a script that ullage starts inside the user's torch."""
+    return label(path).startswith("ground/programs/")
+
+
+def is_of_command(path: Path) -> bool:
+    """True for a file of the command line, or of a verb's Python function."""
+    return label(path).startswith(("cli.py", "verbs/command_line/")) or (
+        path.stem.endswith(("command", "function")) and label(path).startswith("verbs/")
+    )
+
+
+def room_of(path: Path) -> str:
+    """The room of LAYERS that a file belongs to."""
+    name = label(path)
+    if re.fullmatch(r"verbs/\w+/options\.py", name):
+        return "options"
+    parts = name.removesuffix(".py").split("/")
+    return parts[0] if parts[0] in ROW_OF or len(parts) == 1 else "/".join(parts[:2])
 
 
 @cache
@@ -234,19 +228,44 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+def rooms_that(path: Path) -> Iterator[tuple[str, str]]:
+    """Each module of ullage that a file imports, with its room."""
+    for module in imports_of(path):
+        name = module
+        while name and name not in modules():
+            name = name.rpartition(".")[0]
+        if name.startswith("ullage"):
+            yield module, room_of(modules()[name])
+
+
 @each("path", FILES, name=label)
 def test_imports_point_downward(path: Path) -> None:
-    package = package_of(path)
-    if package == "__init__":
-        return
-    assert package in ROW_OF, f"{package!r} has no row in LAYERS"
-    for module in imports_of(path):
-        root, _, rest = module.partition(".")
-        used = rest.partition(".")[0]
-        if root != "ullage" or used in {package, "__version__"}:
-            continue
-        is_below = ROW_OF[used] < ROW_OF[package]
-        assert is_below or (package, used) in WITHIN_A_ROW, f"{package} imports {module}"
+    room = room_of(path)
+    assert room in ROW_OF, f"{room!r} has no row in LAYERS"
+    for module, used in rooms_that(path):
+        assert used == room or ROW_OF[used] < ROW_OF[room], f"{room} imports {module}"
+
+
+@each("path", FILES, name=label)
+def test_of_the_core_only_verbs_import_what_runs_beside_a_job(path: Path) -> None:
+    """`ullage run` loads no server and no watcher of GPUs."""
+    if not room_of(path).startswith(("operate/", "verbs")):
+        assert not [module for module, used in rooms_that(path) if used.startswith("operate/")]
+
+
+def test_there_are_few_rooms_and_few_arrows_among_them() -> None:
+    rooms = {room_of(path) for path in FILES}
+    arrows = {
+        (room_of(path), used)
+        for path in FILES
+        for _, used in rooms_that(path)
+        if used != room_of(path)
+    }
+    print(f"{len(rooms)} rooms, {len(arrows)} arrows")
+    for room in sorted(rooms):
+        print(f"{room}: {', '.join(sorted(used for user, used in arrows if user == room))}")
+    assert rooms == {*ROW_OF} and len(rooms) <= MAX_ROOMS
+    assert len(arrows) <= MAX_ARROWS
 
 
 @each("path", FILES, name=label)
@@ -257,28 +276,32 @@ def test_torch_is_imported_only_where_the_users_program_runs(path: Path) -> None
 
 
 @each(
-    "path", [path for path in FILES if package_of(path) in {*LAYERS[0]} - {"programs"}], name=label
+    "path",
+    [path for path in FILES if room_of(path) in {"ground", "options"} and not is_program(path)],
+    name=label,
 )
 def test_the_lowest_row_needs_the_standard_library_alone(path: Path) -> None:
     used = {module.partition(".")[0] for module in imports_of(path)}
     assert used <= sys.stdlib_module_names | {"ullage"}
 
 
-@each("path", [path for path in FILES if package_of(path) == "programs"], name=label)
+@each("path", [path for path in FILES if is_program(path)], name=label)
 def test_programs_know_nothing_of_ullage(path: Path) -> None:
     used = {module.partition(".")[0] for module in imports_of(path)}
     assert "ullage" not in used
 
 
 def picture() -> list[str]:
-    """LAYERS as CONTRIBUTING.md shows it: each package with the first sentence of its docstring."""
+    """LAYERS as CONTRIBUTING.md shows it: each room with the first sentence of its docstring."""
     lines = []
     for row, names in reversed([*enumerate(LAYERS, start=1)]):
         for name in names:
             folder, file = SOURCE / name / "__init__.py", SOURCE / f"{name}.py"
-            text = ast.get_docstring(parse(folder if folder.exists() else file)) or ""
+            text = OPTIONS
+            if name != "options":
+                text = ast.get_docstring(parse(folder if folder.exists() else file)) or ""
             sentence = re.split(r"(?<=\.)\s", " ".join(text.split("\n\n")[0].split()))[0]
-            lines.append(f"{row if name == names[0] else '':>2}  {name:13}  {sentence}")
+            lines.append(f"{row if name == names[0] else '':>2}  {name:15}  {sentence}")
     return lines
 
 
@@ -297,7 +320,9 @@ def test_there_are_few_rows_and_few_files_at_the_root() -> None:
 
 # They run before ullage can be imported, or without it, and spell the variables of the protocol.
 # What draws characters: the renderer of blocks, and the live page of watch, which is no block.
-RICH = ("answers/text.py", "report/text/watch", "report/text/alerts.py", "ui/terminal")
+RICH = (
+    "answers/text.py", "verbs/watch/text", "verbs/watch/alerts_text.py", "verbs/watch/terminal"
+)  # fmt: skip
 TAG = re.compile(
     r"</?(?:a|b|body|code|div|figure|h[1-6]|html|i|li|meta|p|pre|script|span|style|svg|t[dhr]|table|ul)"
     r"(?: [^<>]*)?>"
@@ -308,12 +333,12 @@ TAG = re.compile(
 def test_only_renderers_know_the_terminal_and_html(path: Path) -> None:
     if not label(path).startswith(RICH):
         assert not [module for module in imports_of(path) if module.partition(".")[0] == "rich"]
-    if package_of(path) != "answers":
+    if room_of(path) != "answers":
         texts = [node.value for node in nodes_of(path) if isinstance(node, ast.Constant)]
         assert not [text for text in texts if isinstance(text, str) and TAG.search(text)]
 
 
-SPELLING = ("phantom/site/sitecustomize.py", "programs")
+SPELLING = ("players/phantom/site/sitecustomize.py", "ground/programs")
 IN_QUOTES = re.compile(r"""["'](ULLAGE_[A-Z_]+)["']""")
 
 
@@ -325,7 +350,7 @@ def spelled_variables(path: Path) -> set[str]:
 @each("path", [*FILES, *C_FILES], name=label)
 def test_variables_are_spelled_in_the_protocol_alone(path: Path) -> None:
     spelled = spelled_variables(path)
-    if path.suffix == ".py" and not label(path).startswith((*SPELLING, "protocol/")):
+    if path.suffix == ".py" and not label(path).startswith((*SPELLING, "ground/protocol/")):
         assert not spelled
     assert spelled <= {variable.name for variable in VARIABLES}
 
@@ -335,7 +360,7 @@ def test_a_variable_names_its_writers_and_readers(variable: Variable) -> None:
     for user in (*variable.writers, *variable.readers):
         path = SOURCE / user
         assert variable.name in spelled_variables(path) or any(
-            module.startswith("ullage.protocol.") for module in imports_of(path)
+            module.startswith("ullage.ground.protocol.") for module in imports_of(path)
         ), user
 
 
@@ -343,13 +368,13 @@ def test_a_variable_names_its_writers_and_readers(variable: Variable) -> None:
 def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
     used = spelled_variables(path)
     if path.suffix == ".py":
-        prefix = "ullage.protocol.variables."
+        prefix = "ullage.ground.protocol.variables."
         used |= {
             getattr(variables, name)
             for module in imports_of(path)
             if module.startswith(prefix) and (name := module.removeprefix(prefix)).isupper()
         }
-    if package_of(path) == "protocol":
+    if label(path).startswith("ground/protocol/"):
         return
     for variable in VARIABLES:
         if variable.name in used:
@@ -358,14 +383,15 @@ def test_who_uses_a_variable_is_named_by_it(path: Path) -> None:
 
 # Python starts these in a process of their own, by their path or with -m.
 STARTED = (
-    "phantom/bootstrap.py", "phantom/site/", "programs/", "serve/transformers/entrance.py",
-    "serve/vllm/entrance.py",
+    "players/phantom/bootstrap.py", "players/phantom/site/", "ground/programs/",
+    "operate/serve/transformers/entrance.py", "operate/serve/vllm/entrance.py",
 )  # fmt: skip
 # `clock/` is read by its benchmark alone so far; Ray Serve is given the name of a class in
-# `front/cluster/`.
+# `operate/front/cluster/`.
 ENTRANCES = (
-    "__init__.py", "api/", "cli/", "ui/", "testing/", "pytest_plugin.py", "callbacks/", "clock/",
-    "front/cluster/", *STARTED,
+    "__init__.py", "cli.py", "verbs/ui/", "verbs/testing/", "verbs/command_line/",
+    "pytest_plugin.py", "act/callbacks/", "clock/",
+    "operate/front/cluster/", *STARTED,
 )  # fmt: skip
 # What stands in a text and is a module's name: `python -m`, or a table of modules to import when
 # one is asked for.
@@ -392,8 +418,16 @@ def modules_of_texts(path: Path) -> Iterator[str]:
                 yield match[1] or f"{package}.{match[2]}"
 
 
+def is_entrance(path: Path) -> bool:
+    """True for a file that is imported by its name, from a command line or by a user."""
+    name = label(path)
+    return name.startswith(ENTRANCES) or (
+        name.startswith("verbs/") and name.endswith(("command.py", "function.py"))
+    )
+
+
 def test_every_module_is_reached_from_an_entrance() -> None:
-    waiting = {name for name, path in modules().items() if label(path).startswith(ENTRANCES)}
+    waiting = {name for name, path in modules().items() if is_entrance(path)}
     reached: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -470,12 +504,11 @@ def test_a_folder_of_many_files_has_subfolders() -> None:
 
 
 def test_no_name_stands_in_many_places() -> None:
-    """But for the files of verbs, which have one stem wherever verbs are (see above)."""
+    """But for the files of verbs, which are called by their roles."""
     stems = [
         path.stem
         for path in FILES
-        if path.stem != "__init__"
-        and not label(path).startswith(("api/", "cli/", "protocol/options/", "report/"))
+        if path.stem != "__init__" and not label(path).startswith("verbs/")
     ]
     frequent = {name for name, count in Counter(stems).items() if count > MAX_FILES_OF_A_NAME}
     assert frequent == set()
@@ -516,20 +549,28 @@ def loaded_by(code: str) -> set[str]:
 def test_importing_ullage_loads_nothing_of_weight() -> None:
     loaded = loaded_by("import ullage")
     assert not loaded & {"torch", "numpy", "rich", "click", "pynvml", "subprocess"}
-    assert {name for name in loaded if name.startswith("ullage")} == {"ullage", "ullage.version"}
+    assert {name for name in loaded if name.startswith("ullage")} == {
+        "ullage",
+        "ullage.ground",
+        "ullage.ground.version",
+    }
 
 
 def test_help_loads_no_verb() -> None:
-    loaded = loaded_by("from ullage.cli.main import run_cli\nassert run_cli(['--help']) == 0")
+    loaded = loaded_by("from ullage.cli import run_cli\nassert run_cli(['--help']) == 0")
     assert not loaded & {"torch", "numpy", "rich", "pynvml"}
     ours = {name for name in loaded if name.startswith("ullage")}
-    assert ours == {"ullage", "ullage.cli", "ullage.cli.main", "ullage.errors", "ullage.version"}
+    names = (
+        "cli", "ground", "ground.errors", "ground.version", "verbs", "verbs.command_line",
+        "verbs.command_line.streams",
+    )  # fmt: skip
+    assert ours == {"ullage", *(f"ullage.{name}" for name in names)}
 
 
 # Each verb in a child of an interpreter that has loaded no verb.
 HELP_OF_VERBS = """
 import json, os, sys
-from ullage.cli.main import VERBS, run_cli
+from ullage.cli import VERBS, run_cli
 for verb in VERBS:
     if os.fork() == 0:
         code = run_cli([verb, "--help"])
@@ -603,20 +644,22 @@ def test_options_are_few_and_none_is_hidden() -> None:
     assert not [option.name for option in options if option.hidden]
 
 
-@each("folder", sorted(WITHOUT))
-def test_a_verb_has_the_same_stem_in_every_folder(folder: str) -> None:
-    stems = {path.stem for path in (SOURCE / folder).glob("*.py")} - {"__init__"}
-    assert WITHOUT[folder].keys() <= ANSWERS
-    assert stems == ANSWERS - WITHOUT[folder].keys() | BESIDE[folder]
+@each("verb", VERBS)
+def test_a_verb_is_a_folder(verb: str) -> None:
+    folder = SOURCE / "verbs" / verb.replace("-", "_")
+    stems = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert "command" in stems
+    if verb != "ui":  # it is an application besides
+        strange = {stem for stem in stems if not {*ROLES} & {*stem.split("_")}}
+        assert strange == set()
 
 
-def test_pages_and_records_of_options_are_called_by_their_verbs() -> None:
-    assert {path.stem for path in (SOURCE / "report" / "page").glob("*.py")} >= PAGES
-    records = {path.stem for path in (SOURCE / "protocol" / "options").glob("*.py")}
-    assert records - {"__init__", "option"} <= {verb.replace("-", "_") for verb in VERBS}
+def test_what_is_no_verb_is_shared_by_verbs() -> None:
+    folders = {path.name for path in (SOURCE / "verbs").iterdir() if any(path.glob("*.py"))}
+    assert folders - {verb.replace("-", "_") for verb in VERBS} == SHARED_BY_VERBS
 
 
-@each("path", [*in_folders("cli", "api")], name=label)
+@each("path", [path for path in FILES if is_of_command(path)], name=label)
 def test_what_a_function_takes_is_typed(path: Path) -> None:
     for function in functions(path):
         rest = function.args.kwarg
@@ -630,7 +673,7 @@ def test_a_verb_is_made_of_its_records(verb: str) -> None:
     assert isinstance(command, Verb)
     fields = {field.name for record in command.records for field in dataclasses.fields(record)}
     assert {parameter.name for parameter in command.params} <= fields
-    assert sum(path.read_text().count("click.option(") for path in in_folders("cli", "api")) == 0
+    assert sum(path.read_text().count("click.option(") for path in in_folders("verbs")) == 0
 
 
 def test_a_section_of_options_is_that_of_a_verb() -> None:

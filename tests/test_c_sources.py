@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parent.parent / "src" / "ullage" / "phantom" / "csrc"
+SOURCES = Path(__file__).parent.parent / "src" / "ullage" / "players" / "phantom" / "csrc"
 _NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.DOTALL)
 _DEFINITION = re.compile(
     r"^(?!static\b|#|typedef\b|extern\b)(?:API\s+)?[A-Za-z_][\w \t*]*?[ *](\w+)\s*\([^;{}]*\)\s*\{",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ullage.protocol.variables import (
+from ullage.ground.protocol.variables import (
     ASSUME,
     CAP,
     CAP_NOTES,
@@ -55,84 +55,84 @@ class Variable(NamedTuple):
     readers: tuple[str, ...]
 
 
-_LAUNCH = ("phantom/launch.py",)
-_SITE = "phantom/site/sitecustomize.py"
-_RECORDER = ("record/entrances/simulated_gpu.py",)
-_DEVICE_C = "phantom/csrc/machine/device.c"
-_SCRIPT = "techniques/applying/script.py"
+_LAUNCH = ("players/phantom/launch.py",)
+_SITE = "players/phantom/site/sitecustomize.py"
+_RECORDER = ("players/inside/entrances/simulated_gpu.py",)
+_DEVICE_C = "players/phantom/csrc/machine/device.c"
+_SCRIPT = "act/techniques/applying/script.py"
 
 VARIABLES: Final = (
     Variable(
         PHANTOM,
         "1: the GPU of this process is the phantom",
-        (*_LAUNCH, "techniques/replaying/process.py"),
+        (*_LAUNCH, "act/techniques/replaying/process.py"),
         (
             _DEVICE_C,
             _SITE,
-            "runtime/state/tensors.py",
-            "testing/options.py",
-            "record/process/real_device.py",
+            "act/guard/state/tensors.py",
+            "verbs/testing/settings.py",
+            "players/inside/process/real_device.py",
         ),
     ),
     Variable(
         RECORD,
         "0: nothing is recorded, and nothing of ullage is imported; default 1",
-        ("whatif/replays.py", "testing/warm_pytest.py"),
+        ("explain/whatif/replays.py", "verbs/testing/warm_pytest.py"),
         (_SITE,),
     ),
     Variable(
         RECORDING,
         "what `ullage record` asks of a process on a real GPU: a JSON object",
-        ("runs/recorded.py", "record/entrances/program.py"),
-        (_SITE, "record/entrances/settings.py"),
+        ("search/runs/recorded.py", "players/inside/entrances/program.py"),
+        (_SITE, "players/inside/entrances/settings.py"),
     ),
     Variable(
         PARENT,
         "the number of the process with which the started one ends; it takes the variable out",
-        (*_LAUNCH, "phantom/bootstrap.py", "api/exec.py"),
-        ("phantom/bootstrap.py",),
+        (*_LAUNCH, "players/phantom/bootstrap.py", "verbs/exec/function.py"),
+        ("players/phantom/bootstrap.py",),
     ),
     Variable(
         RUN_DIR,
         "the directory for what the processes of a run leave: records, snapshots, notes",
         _LAUNCH,
         (
-            "phantom/csrc/machine/memory.c",
-            "phantom/csrc/machine/publish.c",
-            "phantom/bootstrap.py",
-            "phantom/fork.py",
-            "phantom/launch.py",
-            "phantom/orphan_processes.py",
-            "programs/allocator_replay.py",
-            "record/requests/calls.py",
-            "record/process/input_files.py",
-            "record/entrances/recording.py",
+            "players/phantom/csrc/machine/memory.c",
+            "players/phantom/csrc/machine/publish.c",
+            "players/phantom/bootstrap.py",
+            "players/phantom/fork.py",
+            "players/phantom/launch.py",
+            "players/phantom/orphan_processes.py",
+            "ground/programs/allocator_replay.py",
+            "players/inside/requests/calls.py",
+            "players/inside/process/input_files.py",
+            "players/inside/entrances/recording.py",
             *_RECORDER,
             _SCRIPT,
-            "testing/child.py",
+            "verbs/testing/child.py",
         ),
     ),
     Variable(
         INPUTS,
         "the directory in which each process notes the files that it reads; absent: none does",
         _LAUNCH,
-        (_SITE, "record/process/input_files.py"),
+        (_SITE, "players/inside/process/input_files.py"),
     ),
     Variable(
         DEVICE,
         "the device's properties: key=value;key=value",
-        (*_LAUNCH, "programs/allocator_replay.py"),
+        (*_LAUNCH, "ground/programs/allocator_replay.py"),
         (
             _DEVICE_C,
-            "phantom/prefork.py",
-            "record/allocator/simulated_devices.py",
+            "players/phantom/prefork.py",
+            "players/inside/allocator/simulated_devices.py",
         ),
     ),
     Variable(
         NUM_DEVICES,
         "the number of devices, all alike",
         _LAUNCH,
-        (_DEVICE_C, "phantom/bootstrap.py"),
+        (_DEVICE_C, "players/phantom/bootstrap.py"),
     ),
     Variable(
         LIBRARIES,
@@ -144,25 +144,25 @@ VARIABLES: Final = (
         COMPLETION,
         "at_once: work on the device is complete as soon as it is submitted; for tests",
         (),
-        ("phantom/csrc/machine/completion.c",),
+        ("players/phantom/csrc/machine/completion.c",),
     ),
     Variable(
         PLATFORM,
         "the system whose driver's order of addresses the devices have: linux or windows",
-        (*_LAUNCH, "programs/allocator_replay.py"),
+        (*_LAUNCH, "ground/programs/allocator_replay.py"),
         (_DEVICE_C,),
     ),
     Variable(
         NVML,
         "the directory in which each process tells NVML programs what it uses of the devices",
         _LAUNCH,
-        ("phantom/bootstrap.py", "phantom/csrc/machine/publish.c"),
+        ("players/phantom/bootstrap.py", "players/phantom/csrc/machine/publish.c"),
     ),
     Variable(STEPS, "the number of steps after which the program ends", _LAUNCH, _RECORDER),
     Variable(
         PROGRESS,
         "the file to which each step appends",
-        (*_LAUNCH, "testing/warm_pytest.py"),
+        (*_LAUNCH, "verbs/testing/warm_pytest.py"),
         _RECORDER,
     ),
     Variable(SNAPSHOT, "0: no memory snapshot is written; default 1", _LAUNCH, _RECORDER),
@@ -171,7 +171,7 @@ VARIABLES: Final = (
         VIRTUAL_TIME,
         "the GPU and the links by which the program's own clocks go",
         _LAUNCH,
-        ("phantom/bootstrap.py",),
+        ("players/phantom/bootstrap.py",),
     ),
     Variable(REAL_INIT, "1: weights on the CPU are really initialised", _LAUNCH, _RECORDER),
     Variable(
@@ -194,14 +194,14 @@ VARIABLES: Final = (
     Variable(
         CAP,
         "the most bytes of a GPU that a process may take, its context included",
-        ("api/exec.py",),
-        ("techniques/applying/cap.py", "phantom/site/sitecustomize.py"),
+        ("verbs/exec/function.py",),
+        ("act/techniques/applying/cap.py", "players/phantom/site/sitecustomize.py"),
     ),
     Variable(
         CAP_NOTES,
         "the directory in which each process notes what became of its cap",
-        ("api/exec.py",),
-        ("techniques/applying/cap.py",),
+        ("verbs/exec/function.py",),
+        ("act/techniques/applying/cap.py",),
     ),
     Variable(
         PLAN,
@@ -213,7 +213,7 @@ VARIABLES: Final = (
         PLAN_NOTES,
         "the directory for the outcome of the plan and the description of the model",
         _LAUNCH,
-        ("phantom/bootstrap.py", _SCRIPT, _SITE),
+        ("players/phantom/bootstrap.py", _SCRIPT, _SITE),
     ),
     Variable(DESCRIBE, "1: the model is described with all its modules", _LAUNCH, (_SCRIPT,)),
     Variable(
@@ -222,19 +222,24 @@ VARIABLES: Final = (
     Variable(
         GUARD,
         "the directory in which each process under `exec --guard` notes what ended it",
-        ("api/exec.py",),
-        (_SITE, "runtime/end_note.py", "phantom/launch.py", "phantom/orphan_processes.py"),
+        ("verbs/exec/function.py",),
+        (
+            _SITE,
+            "act/guard/end_note.py",
+            "players/phantom/launch.py",
+            "players/phantom/orphan_processes.py",
+        ),
     ),
     Variable(
         WARM,
         "the descriptor of the socket on which a warm process waits after the import of torch",
-        ("phantom/warm.py",),
-        (_SITE, "phantom/fork.py"),
+        ("players/phantom/warm.py",),
+        (_SITE, "players/phantom/fork.py"),
     ),
     Variable(
         PREFORK,
         "the descriptor of the socket on which a process waits at the first call of its model",
-        ("phantom/warm.py",),
-        (_SITE, "phantom/prefork.py"),
+        ("players/phantom/warm.py",),
+        (_SITE, "players/phantom/prefork.py"),
     ),
 )

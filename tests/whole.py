@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 LINE = ROOT / "tests" / "whole.json"
 SKIPPED = ROOT / "tests" / "skipped.toml"
 # Made by a build, or by the run itself.
-LEFT_OUT = ("__pycache__", "native/lib", "tests/whole.json", "tests/seconds.csv")
+LEFT_OUT = ("__pycache__", "ground/native/lib", "tests/whole.json", "tests/seconds.csv")
 
 
 def digest() -> str:

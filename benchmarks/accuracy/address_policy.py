@@ -1,6 +1,6 @@
 """The driver's order of addresses once more, as plainly as it can be written: what the tests hold
-phantom/csrc/machine/address_space.c against, and what recordings are replayed with, because here
-segments can be placed where they were recorded.
+players/phantom/csrc/machine/address_space.c against, and what recordings are replayed with, because
+here segments can be placed where they were recorded.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 
-from ullage.protocol.run import Platform
-from ullage.trace.addresses import find_chunks
-from ullage.units import MIB
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import MIB
+from ullage.log.addresses import find_chunks
 
 CHUNK_BYTES = 32 * MIB
 _TOP = 1 << 47

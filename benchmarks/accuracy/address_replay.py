@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.accuracy.address_policy import POLICIES, Addresses
-from ullage.programs.allocator_replay import DROP_POOL, EMPTY_CACHE, POOL, RETRY
-from ullage.protocol.run import Platform
-from ullage.trace.replay import Replay, replay
-from ullage.trace.requests import find_requests
-from ullage.trace.rules import make_settings, round_sizes, segment_bytes
-from ullage.trace.snapshot import Snapshot
-from ullage.units import MIB
+from ullage.ground.programs.allocator_replay import DROP_POOL, EMPTY_CACHE, POOL, RETRY
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import MIB
+from ullage.log.replay import Replay, replay
+from ullage.log.requests import find_requests
+from ullage.log.rules import make_settings, round_sizes, segment_bytes
+from ullage.log.snapshot import Snapshot
 
 _Key = tuple[int, int, bool]  # stream, private pool, whether blocks are small
 _LEAST_BYTES = 512

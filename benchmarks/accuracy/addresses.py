@@ -22,11 +22,11 @@ from benchmarks.accuracy.address_policy import POLICIES, Addresses
 from benchmarks.accuracy.address_replay import Replayed, replay_snapshot
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.protocol.run import Platform
-from ullage.trace.addresses import platform_of, platform_of_addresses
-from ullage.trace.snapshot import Snapshot
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import MIB
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import MIB
+from ullage.log.addresses import platform_of, platform_of_addresses
+from ullage.log.snapshot import Snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 _ROOT = Path(__file__).parents[2]
 _TRUTH = Path(__file__).parent / "truth" / "segment_addresses.json.xz"

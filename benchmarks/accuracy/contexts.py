@@ -22,11 +22,11 @@ from typing import Final
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.gpus import find_gpu
-from ullage.native import libraries
-from ullage.phantom.device import choose_device
-from ullage.protocol.variables import DEVICE, LIBRARIES, PHANTOM
-from ullage.units import MIB
+from ullage.facts.gpus import find_gpu
+from ullage.ground.native import libraries
+from ullage.ground.protocol.variables import DEVICE, LIBRARIES, PHANTOM
+from ullage.ground.units import MIB
+from ullage.players.phantom.device import choose_device
 
 READINGS: Final = Path(__file__).parent / "truth" / "contexts.csv"
 
@@ -56,8 +56,9 @@ NCCL: Final = (
 INTRODUCTION: Final = (
     "`nvidia-smi` printed these figures in 1,188 public logs of training with PyTorch. They were "
     "used to check the intervals; no end of an interval was fitted to them. An interval has the "
-    "driver's context (`gpus/catalog.toml`), NCCL's kernels (`gpus/nccl.py`) and the buffers of "
-    "one communicator (`phantom/csrc/answers/nccl_memory.c`). The logs do not say how many "
+    "driver's context (`facts/gpus/catalog.toml`), NCCL's kernels (`facts/gpus/nccl.py`) and the "
+    "buffers of "
+    "one communicator (`players/phantom/csrc/answers/nccl_memory.c`). The logs do not say how many "
     "communicators a program made. A reading of a whole GPU does not say what is on it: it counts "
     "as what it fits, and as one with the contexts of the other ranks only where the machine's "
     "other GPUs had less. Readings of GPUs without a process (below 60 MiB) are left out."

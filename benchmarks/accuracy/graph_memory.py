@@ -4,7 +4,7 @@
     python -m benchmarks.accuracy.graph_memory          # only the page
 
 graph_memory.cu is what is measured, graph_memory.jsonl what it printed. The bounds are those of
-src/ullage/phantom/csrc/machine/graph.c. Writes docs/results/accuracy.md.
+src/ullage/players/phantom/csrc/machine/graph.c. Writes docs/results/accuracy.md.
 """
 
 from __future__ import annotations

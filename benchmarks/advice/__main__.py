@@ -21,13 +21,13 @@ import ullage
 from benchmarks.advice.programs import PROGRAMS, Program
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish
-from ullage.api.run import run
+from ullage.act.techniques.plan import Plan
 from ullage.explain.remedies import EXPANDABLE, sets_allocator
 from ullage.explain.rules.rule import Finding
 from ullage.explain.trial import MakesItFit
 from ullage.explain.verdict import Verdict
-from ullage.techniques.plan import Plan
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.verbs.run.function import run
 
 
 @dataclass(frozen=True, slots=True)

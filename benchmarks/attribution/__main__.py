@@ -18,7 +18,7 @@ from benchmarks.attribution.judge import Judgement, judge, shuffle
 from benchmarks.attribution.programs import GPU, PROGRAMS, Program, missing_packages, run_program
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 _SHOWN_FRAC = 0.001
 

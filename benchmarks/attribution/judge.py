@@ -23,8 +23,8 @@ from ullage.explain.log import Log, read_log
 from ullage.explain.moments.levels import read_levels
 from ullage.explain.owners.modules import NO_MODULE
 from ullage.explain.owners.ownership import CATEGORIES
-from ullage.trace.blocks import Blocks, find_blocks
-from ullage.trace.model import Category, Record
+from ullage.log.blocks import Blocks, find_blocks
+from ullage.log.model import Category, Record
 
 # What the program says of a storage, strongest first, and the category that follows from it.
 SAYINGS = {

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.attribution.judge import Peak, find_peak
-from ullage.trace.reader import read_record
+from ullage.log.reader import read_record
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLACE = ROOT / "tests" / "programs" / "attribution"
 GPU = "h100-80gb"
 TIMEOUT_S = 300
-_ULLAGE = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+_ULLAGE = (sys.executable, "-c", "from ullage.cli import main; main()")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.documents.blocks import ROOT
 
-_COMMAND = "#!{python}\nfrom ullage.cli.main import main\n\nmain()\n"
+_COMMAND = "#!{python}\nfrom ullage.cli import main\n\nmain()\n"
 
 
 def join_environments(directory: Path, torch_python: Path, installed: Path | None = None) -> None:

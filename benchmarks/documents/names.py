@@ -17,7 +17,7 @@ import click
 
 import ullage
 from benchmarks.documents.blocks import ROOT, Page
-from ullage.cli.main import VERBS, cli
+from ullage.cli import VERBS, cli
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
@@ -28,7 +28,10 @@ _FILE = re.compile(r"(?:[\w*.-]+/)*[\w*-]+\.(?:py|c|h|md|toml|json|jsonl|txt|svg
 _FOLDER = re.compile(r"(?:tests|benchmarks|examples|docs|src)/[\w*/.-]+")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+\b")
 _BENCHMARK = re.compile(r"\bbenchmarks(?:\.[a-z]\w*)+")
-_NAME = re.compile(r"\bullage((?:\.(?!toml\b|lock\b|scenario\b)[a-zA-Z]\w*)+)")
+# Not a document's schema, "ullage.plan/1", nor a table of pyproject.toml, [tool.ullage.front].
+_NAME = re.compile(
+    r"(?<!tool\.)\bullage((?:\.(?!toml\b|lock\b|scenario\b)[a-zA-Z]\w*)+)(?!/\d|\w|\.\w)"
+)
 
 # Options of other programs that pages speak of.
 FOREIGN_OPTIONS = {
@@ -163,7 +166,7 @@ def options_of(verb: str) -> frozenset[str]:
 @cache
 def _all_options() -> frozenset[str]:
     """Of all verbs, of the plugin of pytest, and of the programs in examples and benchmarks."""
-    sources = [ROOT / "src/ullage/pytest_plugin.py", *ROOT.glob("src/ullage/testing/*.py")]
+    sources = [ROOT / "src/ullage/pytest_plugin.py", *ROOT.glob("src/ullage/verbs/testing/*.py")]
     sources += [*ROOT.glob("examples/*/*.py"), *ROOT.glob("benchmarks/**/*.py")]
     sources += ROOT.glob("tests/programs/**/*.py")
     of_programs = {

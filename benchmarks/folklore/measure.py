@@ -24,7 +24,7 @@ def run(play: Play, python: Path) -> Played:
     with tempfile.TemporaryDirectory(prefix="ullage-folklore-") as directory:
         options = [*shlex.split(play.options), "--python", str(python), "--json"]
         options += ["--snapshot", str(Path(directory) / "snapshot.pickle")]
-        command = (sys.executable, "-c", "from ullage.cli.main import main; main()", "run")
+        command = (sys.executable, "-c", "from ullage.cli import main; main()", "run")
         done = subprocess.run(
             [*command, *options, "--", str(HERE / program), *words],
             cwd=directory, env={**os.environ, **play.variables},

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from benchmarks.front.engine_model import BLOCK, EngineModel
 from benchmarks.front.traffic import FIRST_TOKEN_S, TENANTS, Arrival
-from ullage.front.policy.admission import Admission, TenantSpec
-from ullage.front.policy.engine_ledger import Engine, EngineSpec
-from ullage.front.policy.lengths import Lengths
-from ullage.front.policy.request import Footprint, Request, Start
+from ullage.operate.front.policy.admission import Admission, TenantSpec
+from ullage.operate.front.policy.engine_ledger import Engine, EngineSpec
+from ullage.operate.front.policy.lengths import Lengths
+from ullage.operate.front.policy.request import Footprint, Request, Start
 
 TOKEN_BYTES = 131_072  # Llama 3.1 8B: 2 x 32 layers x 8 heads x 128 x 2 bytes
 Sent = tuple[Arrival, EngineModel]

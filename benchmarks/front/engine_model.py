@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from benchmarks.front.traffic import Arrival
-from ullage.front.policy.request import PREFIX_TOKENS
+from ullage.operate.front.policy.request import PREFIX_TOKENS
 
 BLOCK = 16
 PER_HASH = PREFIX_TOKENS // BLOCK

@@ -57,7 +57,7 @@ def find_part(frame: FrameType | None) -> str:
 
 def main() -> None:
     """Serves the front of a configuration, and writes the counts of samples at its end."""
-    from ullage.cli.main import main as run_ullage
+    from ullage.cli import main as run_ullage
 
     counts: Counter[str] = Counter()
     config, result = sys.argv[1:]

@@ -98,7 +98,7 @@ def front(
     folder: Path, port: int, log: IO[bytes] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """`ullage front` with the configuration of a folder."""
-    code = "from ullage.cli.main import main; main()"
+    code = "from ullage.cli import main; main()"
     arguments = ["-c", code, "front", "--config", str(folder / "ullage.toml")]
     with program(arguments, port, log=log) as process:
         yield process

@@ -16,7 +16,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ullage.front.policy.request import PREFIX_TOKENS
+from ullage.operate.front.policy.request import PREFIX_TOKENS
 
 TENANTS = ("chat", "code", "sessions", "documents")
 SHARED_TOKENS = 512

@@ -17,8 +17,8 @@ from benchmarks.gate.trial import GPU, Project, Trial
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from ullage.explain.compare.changes import signed
-from ullage.phantom.torch_build import find_torch
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.players.phantom.torch_build import find_torch
 
 _MIN_NAMED = 18
 

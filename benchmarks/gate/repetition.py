@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_MAIN = "from ullage.cli.main import main; main()"
+_MAIN = "from ullage.cli import main; main()"
 _PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_used_bytes")
 
 

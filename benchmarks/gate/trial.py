@@ -16,8 +16,8 @@ from types import TracebackType
 import ullage
 from benchmarks.gate.changes import Harmless, Planted
 from benchmarks.gate.repetition import Repetition, repeat
-from ullage.gate.compare import Changed
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.verbs.check.gate.compare import Changed
 
 PROGRAM = Path(__file__).resolve().parents[2] / "tests" / "programs" / "gate" / "train.py"
 GPU = "l4"

@@ -26,10 +26,10 @@ from benchmarks.guard.adapt_cases import CASES, Case
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
 from benchmarks.results import publish
-from ullage.units import parse_bytes
+from ullage.ground.units import parse_bytes
 
 PROGRAM = Path(__file__).with_name("adapt_program.py")
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 GPU = "rtx-4090"
 KEPT = ROOT / "build" / "guard-adapt"
 PLENTY = "80GiB"  # for what each rung needs and takes

@@ -30,9 +30,9 @@ from torch.nn import functional as F
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Foreseen
-from ullage.techniques.technique import Action
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Foreseen
+from ullage.act.techniques.technique import Action
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from torch.nn import functional as F
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.errors import GuardError, PlanError
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import GuardError, PlanError
 
 STEPS, MIB = 3, 2**20
 GPT_WIDTH, GPT_LENGTH, VOCABULARY, GPT_BATCH = 512, 512, 8192, 16

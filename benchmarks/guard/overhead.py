@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.recording.bare import ROOT, bare_environment
 from benchmarks.results import publish
-from ullage.protocol import variables
+from ullage.ground.protocol import variables
 
 PROGRAM = Path(__file__).with_name("overhead_program.py")
 ROUNDS = 16

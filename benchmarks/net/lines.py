@@ -72,7 +72,7 @@ def _measure_processes(package: Path, start: str) -> None:
     """
     with (package / "__init__.py").open("a", encoding="utf-8") as file:
         file.write(f"\n\n{start}\n")
-    for path in (package / "programs").glob("*.py"):
+    for path in (package / "ground" / "programs").glob("*.py"):
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace("\nimport ", f"\n{start}; import ", 1), encoding="utf-8")
 

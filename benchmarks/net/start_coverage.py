@@ -1,9 +1,9 @@
 """Starts the package coverage in a process that imports ullage; lines.py runs it.
 
 In the clone `ullage/__init__.py` ends with a line that runs this file, and the programs in
-ullage/programs, which import nothing of ullage, begin with it. So it runs in pytest's processes, in
-commands, in fork servers, and in the user's programs, whose interpreter has no coverage. A process
-that is forked is measured by itself, and one that ends by os._exit, too.
+ullage/ground/programs, which import nothing of ullage, begin with it. So it runs in pytest's
+processes, in commands, in fork servers, and in the user's programs, whose interpreter has no
+coverage. A process that is forked is measured by itself, and one that ends by os._exit, too.
 
 Globals that it is given: PACKAGE, the folder of ullage; COVERAGE, the folder that coverage is in;
 DATA, the folder for the lines of each process.

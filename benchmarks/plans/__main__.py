@@ -31,13 +31,13 @@ from benchmarks.plans.probed import ProbedSearch
 from benchmarks.plans.results import Answer, Result
 from benchmarks.plans.workloads import WORKLOADS, Workload
 from benchmarks.provenance import machine
-from ullage.phantom.device import choose_device
-from ullage.plan.findings import FitReport
-from ullage.plan.runner import STEPS, make_runner
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_job, make_options
-from ullage.runs.trials import Trials
-from ullage.techniques.technique import Semantics
+from ullage.act.techniques.technique import Semantics
+from ullage.players.phantom.device import choose_device
+from ullage.search.findings import FitReport
+from ullage.search.runner import STEPS, make_runner
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.trials import Trials
+from ullage.verbs.run.options import RunOptions
 
 # Runs at a time.
 _WIDTH = 2

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.plans.probed import ProbedSearch
-from ullage.plan.findings import Candidate, Key, key_of
-from ullage.plan.menu import Actions, are_exclusive
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Action
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Action
+from ullage.search.findings import Candidate, Key, key_of
+from ullage.search.menu import Actions, are_exclusive
 
 # Of the step: what is less is rounding.
 _FASTER = 1e-6

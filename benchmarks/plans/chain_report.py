@@ -22,8 +22,8 @@ from ullage.answers.block_kinds import (
     Word,
 )
 from ullage.answers.text import render
-from ullage.report.palette import USED_LOOK
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.verbs.views.palette import USED_LOOK
 
 _BAR_WIDTH: Final = 10
 _SHOWN_LENGTHS: Final = 8

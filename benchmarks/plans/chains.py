@@ -14,24 +14,24 @@ import numpy as np
 
 from benchmarks.plans import least_peak
 from benchmarks.plans.closed_forms import best_num_segments
-from ullage.errors import SpecError
+from ullage.act.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.means.tiling import even_lengths
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import Gpu
-from ullage.phantom.device import choose_device
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.measure import Runner, RunRequest
-from ullage.plan.costs.profile import Profile, Stretch, kept_by_module, read_profile
-from ullage.plan.runner import make_runner, make_search_job
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.trials import Trials
-from ullage.techniques.checkpoint_segments import CHECKPOINT_SEGMENTS
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.means.tiling import even_lengths
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
-from ullage.trace.category import Category
-from ullage.trace.model import Int64Array, Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.errors import SpecError
+from ullage.log.category import Category
+from ullage.log.model import Int64Array, Record
+from ullage.players.phantom.device import choose_device
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.measure import Runner, RunRequest
+from ullage.search.costs.profile import Profile, Stretch, kept_by_module, read_profile
+from ullage.search.runner import make_runner, make_search_job
+from ullage.search.runs.trials import Trials
+from ullage.verbs.run.options import RunOptions
 
 _KIND = "Sequential"
 # Of fewer modules, there is nothing to compare.

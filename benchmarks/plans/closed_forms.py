@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from ullage.errors import SpecError
+from ullage.ground.errors import SpecError
 
 
 def autograd_peak(num_layers: int, *, frees: bool = True) -> int:

@@ -22,12 +22,12 @@ from pathlib import Path
 import ullage
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import find_torch
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_job, make_options
-from ullage.runs.trials import Trials
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import find_torch
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.trials import Trials
+from ullage.verbs.run.options import RunOptions
 
 KEPT = Path(__file__).with_name("finders.json")
 PROGRAM = "benchmarks/plans/programs/batch.py"

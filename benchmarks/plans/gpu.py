@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.plans.gpu_page import median_ms, write_page
-from ullage.techniques.plan import Plan
+from ullage.act.techniques.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 PLANS = Path(__file__).with_name("gpu-plans.json")
@@ -56,13 +56,13 @@ class RunRequest:
 
 def predict(python: str, path: Path) -> None:
     """Searches plans for several budgets, and keeps all that were looked at."""
-    from ullage.phantom.device import choose_device
-    from ullage.plan.runner import make_runner
-    from ullage.plan.search import Search
-    from ullage.protocol.options.run import RunOptions
-    from ullage.runs.job import make_job, make_options
-    from ullage.runs.trials import Trials
-    from ullage.techniques.technique import Semantics
+    from ullage.act.techniques.technique import Semantics
+    from ullage.players.phantom.device import choose_device
+    from ullage.search.runner import make_runner
+    from ullage.search.runs.job import make_job, make_options
+    from ullage.search.runs.trials import Trials
+    from ullage.search.search import Search
+    from ullage.verbs.run.options import RunOptions
 
     device = choose_device(GPU)
     words = [str(ROOT / PROGRAM[0]), *PROGRAM[1:]]
@@ -159,8 +159,8 @@ def _wait(command: Sequence[str]) -> str:
 _START = "import os, sys; os.execv(sys.argv[1], [sys.argv[1], *sys.argv[3:]])"
 _EXECUTE = """
 import sys
-from ullage.api.exec import execute
-from ullage.techniques.plan import Plan
+from ullage.verbs.exec.function import execute
+from ullage.act.techniques.plan import Plan
 python, plan, *words = sys.argv[1:]
 code, outcome = execute(words, plan=plan, python=python)
 raise SystemExit(code if code or outcome.is_applied else outcome.failure)

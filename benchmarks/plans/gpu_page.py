@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.results import publish
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 # The first steps allocate, pin memory and choose kernels.
 WARM_UP = 5

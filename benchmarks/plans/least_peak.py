@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ullage.trace.model import Int64Array
+from ullage.log.model import Int64Array
 
 
 class Chain(NamedTuple):

@@ -8,7 +8,7 @@ from itertools import pairwise
 from benchmarks.plans.results import Answer, Result
 from benchmarks.plans.workloads import WORKLOADS
 from benchmarks.results import publish
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 SHARES = (0.85, 0.7, 0.55, 0.45)
 WELL_USED = 0.95

@@ -30,22 +30,22 @@ import numpy as np
 from benchmarks.plans.partitioner_page import GPU, MODELS, Pair, Result, Taken, render
 from benchmarks.plans.partitioner_products import Cost, sets_worth_keeping, settings
 from benchmarks.results import publish
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 from ullage.clock import memory_bound
 from ullage.explain.run import RunReport
-from ullage.gpus.catalog import Gpu
-from ullage.gpus.peaks import flops_per_s
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import find_torch
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.profile import read_profile
-from ullage.plan.solver.problem import Problem, Solution, make_problem
-from ullage.plan.solver.solve import solve
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_job, make_options
-from ullage.runs.one import run_job
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.facts.gpus.catalog import Gpu
+from ullage.facts.gpus.peaks import flops_per_s
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import find_torch
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.profile import read_profile
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.one import run_job
+from ullage.search.solver.problem import Problem, Solution, make_problem
+from ullage.search.solver.solve import solve
+from ullage.verbs.run.options import RunOptions
 
 PROGRAM = Path(__file__).with_name("programs") / "budgeted.py"
 BUDGETS = {"blocks": (0.8, 0.5, 0.3, 0.1, 0.0), "whole": (0.3, 0.1)}

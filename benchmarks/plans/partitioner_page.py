@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.provenance import made_by
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 GPU = "h100-80gb"
 # The batch, where the blocks are, what the model is, and what the products of a block are.

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ullage.plan.costs.profile import Profile
+from ullage.search.costs.profile import Profile
 
 # A product whose loss costs less than this share of all of them is none that backward needs.
 _FEW = 1e-3

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ullage.plan.costs.blocks import Block
-from ullage.plan.findings import Candidate, key_of, kind_of
-from ullage.plan.ladder import Ladder
-from ullage.plan.menu import Actions
-from ullage.plan.proposals import Rung
-from ullage.plan.search import Search
+from ullage.search.costs.blocks import Block
+from ullage.search.findings import Candidate, key_of, kind_of
+from ullage.search.ladder import Ladder
+from ullage.search.menu import Actions
+from ullage.search.proposals import Rung
+from ullage.search.search import Search
 
 
 class ProbedSearch(Search):

@@ -28,21 +28,21 @@ import numpy as np
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.phantom.device import choose_device
-from ullage.plan.budget import Limit
-from ullage.plan.findings import FitReport
-from ullage.plan.runner import make_runner, make_search_job
-from ullage.plan.search import Search
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.trials import Trials
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Semantics
-from ullage.units import format_bytes
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Semantics
+from ullage.ground.units import format_bytes
+from ullage.players.phantom.device import choose_device
+from ullage.search.budget import Limit
+from ullage.search.findings import FitReport
+from ullage.search.runner import make_runner, make_search_job
+from ullage.search.runs.trials import Trials
+from ullage.search.search import Search
+from ullage.verbs.run.options import RunOptions
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "benchmarks" / "plans" / "programs" / "alike.py"
 RESULTS = Path(__file__).parent / "same-results.json"
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 NAMES = (
     "gpt2-example", "gpt2-example-small", "residual-net-example", "moe-example", "mingpt",
     "nanogpt", "dit", "vae", "gpt2", "llama", "bert", "t5", "qwen3", "lora", "x-transformers",

@@ -24,14 +24,14 @@ from benchmarks.plans.closed_forms import (
 )
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.phantom.torch_build import find_torch
-from ullage.techniques.means.tiling import even_lengths
+from ullage.act.techniques.means.tiling import even_lengths
+from ullage.players.phantom.torch_build import find_torch
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("chain.py")
 IMAGES = Path(__file__).with_name("programs") / "images.py"
 MODEL = ("resnet152", "32")
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 LAYERS = (16, 64, 144)
 # Beside what is checkpointed, backward holds two gradients.
 GRADIENTS = 2

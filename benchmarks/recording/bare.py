@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ullage.native.libraries import LIBRARY_DIR, PHANTOM
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.protocol import variables
+from ullage.ground.native.libraries import LIBRARY_DIR, PHANTOM
+from ullage.ground.protocol import variables
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import check_torch, find_torch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GPU = "h100-80gb"
-MAIN = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+MAIN = (sys.executable, "-c", "from ullage.cli import main; main()")
 SNAPSHOT, LEFT = "snapshot.pickle", "left.json"
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recording.bare import Done
-from ullage.trace.blocks import find_blocks, read_blocks
-from ullage.trace.model import Record
-from ullage.trace.reader import read_record
+from ullage.log.blocks import find_blocks, read_blocks
+from ullage.log.model import Record
+from ullage.log.reader import read_record
 
 Row = tuple[Any, ...]
 _FREES = ("free_requested", "free_completed")

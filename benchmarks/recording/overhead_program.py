@@ -23,9 +23,9 @@ from torch import nn
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.record.allocator.event_hook import EventHook
-from ullage.record.attached import current
-from ullage.record.pressure.gauge import PressureGauge
+from ullage.players.inside.allocator.event_hook import EventHook
+from ullage.players.inside.attached import current
+from ullage.players.inside.pressure.gauge import PressureGauge
 
 DIRECTORY = Path(sys.argv[2])
 ALLOCATIONS, ROUNDS, DEPTH = 20_000, 15, 20

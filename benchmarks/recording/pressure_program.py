@@ -20,8 +20,8 @@ import torch
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.record.attached import current
-from ullage.record.pressure.gauge import PressureGauge
+from ullage.players.inside.attached import current
+from ullage.players.inside.pressure.gauge import PressureGauge
 
 CALLS, ROUNDS = 2_000, 15
 STEPS_OF_A_DAY, REQUESTS_OF_A_DAY = 864_000, 100_000

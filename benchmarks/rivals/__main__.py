@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish, read_rows, table
 from benchmarks.serving.starts import ask, load
-from ullage.units import GIB
+from ullage.ground.units import GIB
 
 HERE = Path(__file__).resolve().parent
 ACCURACY = HERE.parent / "accuracy"

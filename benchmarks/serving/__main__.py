@@ -28,10 +28,10 @@ from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from benchmarks.serving.models import BLIND, LIBRARY_ALONE, SEEN, runs_of
 from benchmarks.serving.predict import answer_of, key_of, planned_answer_of, plans_of
-from ullage.estimate.serving.serving import estimate_serving
-from ullage.models.builtin import find_model, load_models
-from ullage.models.config import Config
-from ullage.ui.engine import PROGRAM, make_task
+from ullage.facts.families.builtin import find_model, load_models
+from ullage.facts.families.config import Config
+from ullage.players.eager.serving.serving import estimate_serving
+from ullage.verbs.ui.engine import PROGRAM, make_task
 
 HERE: Final = Path(__file__).resolve().parent
 VECTORS: Final = HERE / "vectors.json"

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ullage.serve.clock import Clock
-from ullage.serve.host_time import HostTime
-from ullage.serve.outcome import Outcome, read_outcome
-from ullage.serve.task import Task
-from ullage.serve.traffic import load_traffic
-from ullage.serve.vllm.engine_core import Engine, measure_steps
-from ullage.serve.vllm.environment import prepare
-from ullage.serve.vllm.replay import replay_loads
-from ullage.serve.vllm.step_parts import find_parts
+from ullage.operate.serve.clock import Clock
+from ullage.operate.serve.host_time import HostTime
+from ullage.operate.serve.outcome import Outcome, read_outcome
+from ullage.operate.serve.task import Task
+from ullage.operate.serve.traffic import load_traffic
+from ullage.operate.serve.vllm.engine_core import Engine, measure_steps
+from ullage.operate.serve.vllm.environment import prepare
+from ullage.operate.serve.vllm.replay import replay_loads
+from ullage.operate.serve.vllm.step_parts import find_parts
 
 
 def main() -> None:

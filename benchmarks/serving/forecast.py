@@ -25,20 +25,20 @@ import numpy as np
 
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish
-from ullage.estimate.serving.engines import vllm
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.gpus import find_gpu
-from ullage.models.architecture import read_model
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
-from ullage.serve.forecast.forecast import Forecast, forecast_traffic
-from ullage.serve.forecast.simulation import Simulated
-from ullage.serve.traffic import load_traffic
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.facts.gpus import find_gpu
+from ullage.operate.serve.forecast.forecast import Forecast, forecast_traffic
+from ullage.operate.serve.forecast.simulation import Simulated
+from ullage.operate.serve.traffic import load_traffic
+from ullage.players.eager.serving.engines import vllm
+from ullage.players.eager.serving.serving_plan import ServingPlan
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "forecast.json"
 MOST_MODEL_LEN: Final = 8192
-_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli import main; main()")
 SERVERS: Final[dict[str, dict[str, Any]]] = {
     "llama-h100": {
         "model": "llama-3.1-8b", "architecture": "LlamaForCausalLM", "gpu": "h100-80gb",

@@ -10,16 +10,16 @@ import json
 import sys
 from pathlib import Path
 
-from ullage.serve.clock import Clock
-from ullage.serve.host_time import MEASURED
-from ullage.serve.measures import measure
-from ullage.serve.outcome import read_outcome
-from ullage.serve.traffic import load_traffic
-from ullage.serve.vllm.engine_core import Engine, measure_steps
-from ullage.serve.vllm.environment import prepare
-from ullage.serve.vllm.executor import StepsByTime
-from ullage.serve.vllm.replay import replay
-from ullage.serve.vllm.step_parts import find_parts
+from ullage.operate.serve.clock import Clock
+from ullage.operate.serve.host_time import MEASURED
+from ullage.operate.serve.measures import measure
+from ullage.operate.serve.outcome import read_outcome
+from ullage.operate.serve.traffic import load_traffic
+from ullage.operate.serve.vllm.engine_core import Engine, measure_steps
+from ullage.operate.serve.vllm.environment import prepare
+from ullage.operate.serve.vllm.executor import StepsByTime
+from ullage.operate.serve.vllm.replay import replay
+from ullage.operate.serve.vllm.step_parts import find_parts
 
 
 def main() -> None:

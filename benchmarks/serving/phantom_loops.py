@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ullage.serve.host_time import HostTime
+from ullage.operate.serve.host_time import HostTime
 
 __all__ = ["ULLAGE", "run_on_phantom"]
 
 _PROGRAM: Final = Path(__file__).resolve().parent / "closed_loops.py"
-ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+ULLAGE: Final = (sys.executable, "-c", "from ullage.cli import main; main()")
 
 
 def run_on_phantom(

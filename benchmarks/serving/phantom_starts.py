@@ -27,14 +27,14 @@ from typing import Any, Final
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.estimate.serving.engines.vllm_releases import Runner, find_release
-from ullage.models.architecture import read_model
-from ullage.models.find import find_config
-from ullage.serve.cache_bytes import RealCache, real_cache
-from ullage.serve.outcome import Engine, read_engine
-from ullage.serve.run import Program, check_command, made_ready
-from ullage.serve.traffic import load_traffic
-from ullage.units import GIB
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.find import find_config
+from ullage.ground.units import GIB
+from ullage.operate.serve.cache_bytes import RealCache, real_cache
+from ullage.operate.serve.outcome import Engine, read_engine
+from ullage.operate.serve.run import Program, check_command, made_ready
+from ullage.operate.serve.traffic import load_traffic
+from ullage.players.eager.serving.engines.vllm_releases import Runner, find_release
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm import REFUSED, Pool, Settings, lay_out
-from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.gpus import find_gpu
-from ullage.models.architecture import MODEL_TYPES, read_model
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
-from ullage.models.layers import Attention, Cross, Encoder, Latent
+from ullage.facts.families.architecture import MODEL_TYPES, read_model
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.facts.families.layers import Attention, Cross, Encoder, Latent
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.serving.engines.vllm import REFUSED, Pool, Settings, lay_out
+from ullage.players.eager.serving.serving import estimate_serving
+from ullage.players.eager.serving.serving_plan import ServingPlan
 
 __all__ = ["answer_of", "key_of", "planned_answer_of", "plans_of", "settings_of"]
 
@@ -56,7 +56,7 @@ def settings_of(config: Config, run: Mapping[str, Any]) -> Settings:
 
 
 def answer_of(config: Config, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that the engine would print, named as in programs/vllm_layout.py."""
+    """The figures that the engine would print, named as in ground/programs/vllm_layout.py."""
     pool: Pool = lay_out(read_model(config).layers, settings_of(config, run))
     kv_bytes = run["kv_cache_memory_bytes"]
     return {

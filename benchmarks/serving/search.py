@@ -43,7 +43,7 @@ HEADS: Final = (
     "| server | tokens, forecast | tokens | within the objective, forecast | "
     "within the objective | |"
 )
-_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli import main; main()")
 
 
 def search(words: tuple[str, ...], python: str) -> dict[str, Any]:

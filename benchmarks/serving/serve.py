@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.serving.phantom_loops import ULLAGE, run_on_phantom
 from benchmarks.serving.serve_page import write_page
-from ullage.models.builtin import find_model
-from ullage.serve.host_time import MEASURED
+from ullage.facts.families.builtin import find_model
+from ullage.operate.serve.host_time import MEASURED
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "serve.json"

@@ -25,7 +25,7 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from ullage.serve.vllm.engine_core import become_a_rank
+from ullage.operate.serve.vllm.engine_core import become_a_rank
 
 
 def main() -> None:

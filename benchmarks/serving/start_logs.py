@@ -25,8 +25,8 @@ from benchmarks.results import publish
 from ullage.explain.servers.differences import ROUNDING, StartChange, compare_starts
 from ullage.explain.servers.reader import read_server
 from ullage.explain.servers.start import ServerStart
-from ullage.models.builtin import find_model
-from ullage.units import GIB
+from ullage.facts.families.builtin import find_model
+from ullage.ground.units import GIB
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
@@ -34,7 +34,7 @@ LOGS: Final = ROOT / "tests" / "unit" / "explain" / "server_logs"
 MODEL: Final = "llama-3.1-8b"
 GPU: Final = "l40s"
 FIRST: Final = "base"
-_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli import main; main()")
 # Words of the lines that are kept.
 _KEPT: Final = re.compile(
     r"GiB|KV cache|KV\s+cache|version|non-default args|engine \(v|max model len|Chunked prefill|"

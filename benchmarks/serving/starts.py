@@ -17,9 +17,9 @@ from typing import Any, Final
 from benchmarks.option_words import read_words
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.api.capacity import capacity
-from ullage.protocol.options.capacity import CapacityOptions
-from ullage.units import GIB
+from ullage.ground.units import GIB
+from ullage.verbs.capacity.function import capacity
+from ullage.verbs.capacity.options import CapacityOptions
 
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent

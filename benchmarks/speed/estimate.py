@@ -17,12 +17,12 @@ from pathlib import Path
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.estimate.serving.serving import ServingPlan, estimate_serving
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus.catalog import find_gpu
-from ullage.models.builtin import find_model
-from ullage.ui.answers import answer as answer_page
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.players.eager.serving.serving import ServingPlan, estimate_serving
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.recipe import Recipe
+from ullage.verbs.ui.answers import answer as answer_page
 
 GPU = "h100-80gb"
 WORKERS = 2

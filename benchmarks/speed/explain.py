@@ -25,9 +25,7 @@ from benchmarks.speed.snapshots import LARGE
 ROOT: Final = Path(__file__).parents[2]
 BEFORE: Final = "8943c43d"
 # The tree comes before what is installed.
-CLI: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from ullage.cli.main import main; main()"
-)
+CLI: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ullage.cli import main; main()"
 
 
 def extract(commit: str, directory: Path) -> Path:
@@ -37,7 +35,7 @@ def extract(commit: str, directory: Path) -> Path:
     ).stdout
     subprocess.run(["tar", "-x", "-C", directory], input=pack, check=True)
     src = directory / "src"
-    build = [sys.executable, "-m", "ullage.native.build"]
+    build = [sys.executable, "-m", "ullage.ground.native.build"]
     subprocess.run(build, cwd=src, env=os.environ | {"PYTHONPATH": str(src)}, check=True)
     return src
 

@@ -16,7 +16,7 @@ from typing import Any
 import ullage
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.units import GIB
+from ullage.ground.units import GIB
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "large_models.py"

@@ -25,9 +25,9 @@ from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from benchmarks.speed.generate import generate_snapshot
 from ullage.answers.html import render_page
-from ullage.report.page.payload import SnapshotPage, map_of
-from ullage.trace.replay import replay
-from ullage.trace.snapshot_reader import read_snapshot
+from ullage.log.replay import replay
+from ullage.log.snapshot_reader import read_snapshot
+from ullage.verbs.page.payload import SnapshotPage, map_of
 
 WATCH = Path(__file__).with_name("page_watch.js").read_text(encoding="utf-8")
 FLAGS = (

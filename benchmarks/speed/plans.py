@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.plan.solver.problem import Problem, Solution
-from ullage.plan.solver.solve import solve
+from ullage.search.solver.problem import Problem, Solution
+from ullage.search.solver.solve import solve
 
 LAYERS, TREATMENTS, MIB = 256, 8, 2**20
 LAYER_S, LAYER_MIB = 2.7e-3, 230.0

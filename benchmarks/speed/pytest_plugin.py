@@ -41,7 +41,7 @@ def test_it(number):
     pass
 """
 MARK = '@pytest.mark.gpu_memory("1 GiB", leak="0 B")'
-RUN = ("-c", "from ullage.cli.main import main; main()", "run", "--gpu", "h100-80gb", "--")
+RUN = ("-c", "from ullage.cli import main; main()", "run", "--gpu", "h100-80gb", "--")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 

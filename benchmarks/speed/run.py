@@ -27,9 +27,9 @@ from benchmarks.speed.measure import (
     median_wall_s,
     run_once,
 )
-from ullage.phantom.device import choose_device
-from ullage.phantom.launch import LIBRARY_DIR, LaunchOptions, make_environment
-from ullage.phantom.torch_build import check_torch, find_torch
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.launch import LIBRARY_DIR, LaunchOptions, make_environment
+from ullage.players.phantom.torch_build import check_torch, find_torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.api.listen import Exporter, open_exporter
-from ullage.protocol.job import Job, JobDevice, StepPeak
-from ullage.protocol.options.watch import WatchOptions
-from ullage.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
+from ullage.ground.protocol.job import Job, JobDevice, StepPeak
+from ullage.operate.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
+from ullage.verbs.watch.listen_function import Exporter, open_exporter
+from ullage.verbs.watch.options import WatchOptions
 
 NUM_GPUS, NUM_PROCESSES = 8, 100
 GOAL_S = 0.050

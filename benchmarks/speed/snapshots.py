@@ -27,24 +27,24 @@ from benchmarks.speed.generate import generate_snapshot
 MIB = 2**20
 SMALL, LARGE = 1_000_000, 4_600_000
 # What is done before the clock runs, and under it; `path` and `other` are files.
-READ = ("from ullage.trace.snapshot_reader import read_snapshot", "read_snapshot(path)")
+READ = ("from ullage.log.snapshot_reader import read_snapshot", "read_snapshot(path)")
 REPLAY = (
-    f"{READ[0]}; from ullage.trace.replay import replay; snapshot = read_snapshot(path)",
+    f"{READ[0]}; from ullage.log.replay import replay; snapshot = read_snapshot(path)",
     "replay(snapshot)",
 )
 WRITE = (
     (
-        f"{READ[0]}; from ullage.trace.compact_format.compact import write_compact; "
+        f"{READ[0]}; from ullage.log.compact_format.compact import write_compact; "
         "snapshot = read_snapshot(path)"
     ),
     "write_compact(snapshot, other)",
 )
 SCRUB = (
-    "from ullage.trace.scrubbing.scrub import scrub_snapshot",
+    "from ullage.log.scrubbing.scrub import scrub_snapshot",
     "scrub_snapshot(path, other.open('wb'), key=b'')",
 )
 UNPICKLE = ("import pickle", "pickle.load(path.open('rb'))")
-CLI = "from ullage.cli.main import main; main()"
+CLI = "from ullage.cli import main; main()"
 CHILD = """import json, sys, time
 from pathlib import Path
 path, other = map(Path, sys.argv[1:3])

@@ -22,7 +22,7 @@ from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from benchmarks.speed.page import FLAGS, percentile
 
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 GOAL_MS = 50
 # What is called, the state that the page is opened with, and the slider that is moved.
 CASES = (

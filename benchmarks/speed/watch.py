@@ -34,11 +34,11 @@ from benchmarks.speed.watch_hour import (
     make_machine,
     play_hour,
 )
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.ground.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
+from ullage.players.phantom.device import choose_device
 
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 WARM_UP_S = 5.0
 GOAL_SHARE, GOAL_MIB = 0.01, 40
 CASES = (

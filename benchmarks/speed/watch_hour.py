@@ -62,8 +62,8 @@ class Point:
 
 def make_machine(node: Path) -> None:
     """Makes the directory of ten GPUs whose NVML answers."""
-    from ullage.phantom.device import choose_device
-    from ullage.phantom.nvml.machine import machine_of, open_machine
+    from ullage.players.phantom.device import choose_device
+    from ullage.players.phantom.nvml.machine import machine_of, open_machine
 
     device = choose_device(gpu="h100-80gb").environment_text()
     open_machine(node, machine_of(device, "", NUM_GPUS, None))
@@ -102,16 +102,16 @@ def _play(minutes: int, node: Path, *, is_traced: bool) -> Iterator[Point]:
     """In that process."""
     import time
 
-    from ullage.protocol.job import jobs_directory, publish_job
-    from ullage.report.document.watch import watch_line
-    from ullage.report.text.watch import Style, gpu_lines
-    from ullage.watch.alerts.board import Board
-    from ullage.watch.alerts.defaults import DEFAULTS
-    from ullage.watch.exporter.exposition import Exposition
-    from ullage.watch.history import History
-    from ullage.watch.machine import MachineSource
-    from ullage.watch.nvml.library import open_nvml
-    from ullage.watch.view import view
+    from ullage.ground.protocol.job import jobs_directory, publish_job
+    from ullage.operate.watch.alerts.board import Board
+    from ullage.operate.watch.alerts.rules_file import DEFAULTS
+    from ullage.operate.watch.exporter.exposition import Exposition
+    from ullage.operate.watch.history import History
+    from ullage.operate.watch.machine import MachineSource
+    from ullage.operate.watch.nvml.library import open_nvml
+    from ullage.operate.watch.view import view
+    from ullage.verbs.watch.document import watch_line
+    from ullage.verbs.watch.text import Style, gpu_lines
 
     passed_s, begin_s = 0.0, time.time()
     jobs = jobs_directory(os.environ, make=True)
@@ -141,7 +141,7 @@ def _play(minutes: int, node: Path, *, is_traced: bool) -> Iterator[Point]:
 
 
 def _job(step: int, begin_s: float):  # noqa: ANN202 - imported where the libraries are
-    from ullage.protocol.job import Job, JobDevice, StepPeak
+    from ullage.ground.protocol.job import Job, JobDevice, StepPeak
 
     gib = 2**30
     uuids = _uuids()

@@ -14,9 +14,9 @@ from typing import Any
 
 import ullage
 from benchmarks.provenance import made_by
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Semantics, Technique
-from ullage.units import format_bytes
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Semantics, Technique
+from ullage.ground.units import format_bytes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "techniques.md"
 DEVIATION = Path(__file__).with_name("deviation.py")

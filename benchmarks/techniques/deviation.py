@@ -16,11 +16,11 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "programs" / "plans")]
 
 import models  # noqa: E402
 
-from ullage.errors import PlanError  # noqa: E402
-from ullage.techniques.applying.apply import describe_program  # noqa: E402
-from ullage.techniques.catalog import TECHNIQUES  # noqa: E402
-from ullage.techniques.plan import Plan  # noqa: E402
-from ullage.techniques.technique import Action, Semantics, Technique, Value  # noqa: E402
+from ullage.act.techniques.applying.apply import describe_program  # noqa: E402
+from ullage.act.techniques.catalog import TECHNIQUES  # noqa: E402
+from ullage.act.techniques.plan import Plan  # noqa: E402
+from ullage.act.techniques.technique import Action, Semantics, Technique, Value  # noqa: E402
+from ullage.ground.errors import PlanError  # noqa: E402
 
 # Wide enough that 8-bit states are in 8 bits: below 4096 elements bitsandbytes leaves them alone.
 models.WIDTH, models.LENGTH, models.BATCH = 96, 12, 4

@@ -26,8 +26,8 @@ from ullage.clock.grid import Floats, along_axis, fill
 from ullage.clock.relatives import is_alike
 from ullage.clock.table import HOLE, STEPS, Table, load_table, load_widths, table_names
 from ullage.clock.work import Kind, Roof, roofline
-from ullage.gpus import find_gpu
-from ullage.gpus.peaks import peer_bytes_per_s
+from ullage.facts.gpus import find_gpu
+from ullage.facts.gpus.peaks import peer_bytes_per_s
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "src" / "ullage" / "clock" / "tables"

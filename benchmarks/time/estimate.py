@@ -20,11 +20,11 @@ from benchmarks.accuracy.estimate.cases_decoders import GPT2, LLAMA_1B, MIXTRAL,
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish
 from ullage.clock.step_time import StepTime
-from ullage.estimate.time.training import time_training
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus import find_gpu
-from ullage.models.config import read_config
+from ullage.facts.families.config import read_config
+from ullage.facts.gpus import find_gpu
+from ullage.players.eager.time.training import time_training
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "benchmarks" / "accuracy" / "estimate"

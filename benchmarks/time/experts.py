@@ -21,7 +21,7 @@ from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from ullage.clock.costs.grouped import Groups, grouped_cost
 from ullage.clock.costs.traffic import Traffic, moved
-from ullage.gpus import Gpu, find_gpu
+from ullage.facts.gpus import Gpu, find_gpu
 
 GPUS: Final = {
     "a100_sxm": "a100-80gb", "h100_sxm": "h100-80gb", "h200_sxm": "h200", "l40s": "l40s",

@@ -59,7 +59,7 @@ def torch_version(python: str) -> str:
 def command(python: str, program: Path, *more: str) -> Command:
     """A run of a program."""
     words = (
-        sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--gpu", "h100",
+        sys.executable, "-c", "from ullage.cli import main; main()", "run", "--gpu", "h100",
         "--snapshot", "/dev/null", "--python", python, *more, "--",
         str(program),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from typing import Final
 
 from benchmarks.truth.case import FAILED, Case, Key
 from benchmarks.truth.options import BY_NIGHT, ROOT, Options, now
-from ullage.phantom.device import choose_device
+from ullage.players.phantom.device import choose_device
 
 NUM_PROGRAMS: Final = 60
 GPU: Final = "rtx-4090"
@@ -137,7 +137,7 @@ def run(plan: Plan, memory_mib: int, python: Path, work: Path) -> str:
         ["torchrun", "--nproc-per-node", str(num_ranks)] if plan.processes == "torchrun" else []
     )
     command = [
-        sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--json",
+        sys.executable, "-c", "from ullage.cli import main; main()", "run", "--json",
         "--gpu", GPU, "--gpus", "3", "--memory", f"{memory_mib}MiB", "--python", str(python), "--",
         *launch, str(PROGRAM), str(path),
     ]  # fmt: skip

@@ -34,10 +34,10 @@ from benchmarks.recording.bare import watch
 from benchmarks.recording.gpu_page import STORED
 from benchmarks.truth.case import FAILED, NOT_RUN, Case, Key, Meaning
 from benchmarks.truth.options import BY_NIGHT, ROOT, Options, now, recorded
-from ullage.errors import UllageError
-from ullage.phantom.device import choose_device
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.whatif.engine import what_if
+from ullage.explain.whatif.engine import what_if
+from ullage.ground.errors import UllageError
+from ullage.log.snapshot_reader import read_snapshot
+from ullage.players.phantom.device import choose_device
 
 SYNTHETIC: Final = "mosaic_SYNTHETIC"
 EVENTS: Final = "events until one differs"

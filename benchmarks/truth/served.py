@@ -18,7 +18,7 @@ from benchmarks.time.published.score import compare
 from benchmarks.truth.case import FAILED, NOT_RUN, Case, Key, Meaning
 from benchmarks.truth.memory import without
 from benchmarks.truth.options import BY_NIGHT, Options, now, recorded
-from ullage.units import GIB
+from ullage.ground.units import GIB
 
 SERVE: Final = serve_page.HERE / "serve.json"
 _KERNELS_TORCH: Final = "2.11.0"

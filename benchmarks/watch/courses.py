@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.watch.sampling import Log, load_log, take_samples
-from ullage.watch.sample import DeviceSample, Sample
-from ullage.watch.sample_json import sample_to_line
+from ullage.operate.watch.sample import DeviceSample, Sample
+from ullage.operate.watch.sample_json import sample_to_line
 
 __all__ = ["COURSES", "Course", "make_course"]
 

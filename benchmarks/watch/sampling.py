@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ullage.protocol.job import Job, parse_job
-from ullage.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
+from ullage.ground.protocol.job import Job, parse_job
+from ullage.operate.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
 
 __all__ = ["Log", "load_log", "take_samples"]
 

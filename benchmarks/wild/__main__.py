@@ -22,8 +22,8 @@ from benchmarks.stacks import versions
 from benchmarks.wild.measure import Outcome, Result, try_program
 from benchmarks.wild.page import render
 from benchmarks.wild.program import HERE, WildProgram, read_programs
-from ullage.phantom.environment import make_environment
-from ullage.protocol.options.env import EnvironmentSpec
+from ullage.players.phantom.environment import make_environment
+from ullage.verbs.env.options import EnvironmentSpec
 
 ROOT = HERE.parent.parent
 AT_LEAST = 42

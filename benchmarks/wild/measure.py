@@ -87,7 +87,7 @@ def try_program(python: Path, program: WildProgram, version: str) -> Result:
 def _run(python: Path, program: WildProgram, directory: Path, *options: str) -> tuple[Outcome, str]:
     """What a run says, and the version of torch."""
     command = [
-        sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--gpu", GPU,
+        sys.executable, "-c", "from ullage.cli import main; main()", "run", "--gpu", GPU,
         "--python", str(python), "--json", "--snapshot", "snapshot.pickle",
         *options, "--", *program.words,
     ]  # fmt: skip

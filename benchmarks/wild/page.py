@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.provenance import made_by
 from benchmarks.wild.measure import GPU, STEPS, Outcome, Result
 from benchmarks.wild.program import Origin, WildProgram
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 _TARGET = 42
 _ORIGINS = {

@@ -23,15 +23,15 @@ from typing import Any, Final
 import ullage
 from benchmarks.provenance import made_by, torch_version
 from benchmarks.results import publish, table
-from ullage.estimate.workloads.answer import WorkloadEstimate
-from ullage.models.builtin import find_model
+from ullage.facts.families.builtin import find_model
+from ullage.players.eager.workloads.answer import WorkloadEstimate
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "workloads.json"
 GPU: Final = "h100-80gb"
 PARTS: Final = ("speech", "diffusion", "index", "vllm", "page")
 MIB: Final = 2**20
-_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli.main import main; main()")
+_ULLAGE: Final = (sys.executable, "-c", "from ullage.cli import main; main()")
 
 SPEECH: Final = (
     ("whisper-tiny", 8, 4), ("whisper-small", 8, 4), ("whisper-large-v3-turbo", 16, 8),

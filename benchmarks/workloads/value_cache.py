@@ -21,8 +21,7 @@ import numpy as np
 
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.caches.frequency import Frequency
-from ullage.caches.value_cache import ValueCache
+from ullage.act.caches.value_cache import Frequency, ValueCache
 
 SHARES: Final = (0.01, 0.03, 0.1, 0.3)
 NUM_REQUESTS: Final = 60_000

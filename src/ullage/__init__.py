@@ -14,36 +14,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ullage.version import __version__
+from ullage.ground.version import __version__
 
 if TYPE_CHECKING:
-    from ullage.api.alerts import AlertReplay, replay_alerts
-    from ullage.api.capacity import Capacity, capacity
-    from ullage.api.check import Check, check
-    from ullage.api.diff import Diff, diff
-    from ullage.api.estimate import Estimate, estimate_training
-    from ullage.api.explain import Explanation, explain_file
-    from ullage.api.fit import Fit, fit
-    from ullage.api.ladder import FoundLadder, find_ladder
-    from ullage.api.largest import Largest, largest
-    from ullage.api.lock import Locked, lock
-    from ullage.api.measure import measure
-    from ullage.api.ranks import run_ranks
-    from ullage.api.record import Recorded, read_recording, record_program
-    from ullage.api.run import Run, run
-    from ullage.api.serve import ServedTraffic, serve_traffic
-    from ullage.api.servers.server_log import (
-        ExplainedServer,
-        ServerDiff,
-        diff_servers,
-        explain_server,
-    )
-    from ullage.api.servers.smallest import Smallest, smallest
-    from ullage.api.sweep import Sweep, sweep
-    from ullage.api.watch import read_samples, watch_gpus
-    from ullage.api.what_if import WhatIf, what_if
-    from ullage.caches.value_cache import ValueCache
-    from ullage.errors import (
+    from ullage.act.caches.value_cache import ValueCache
+    from ullage.act.guard.adapting.adapt import Adapt
+    from ullage.act.guard.batch_split import split_rows
+    from ullage.act.guard.batches.split_check import SplitCheck, check_split
+    from ullage.act.guard.open_guard import guard
+    from ullage.act.guard.requests.inference import guard_inference
+    from ullage.act.loaders.prefetch import prefetch
+    from ullage.act.techniques.applying.cap import Cap, cap
+    from ullage.act.techniques.plan import Plan
+    from ullage.ground.errors import (
         BudgetExceeded,
         DeviceError,
         EnvironmentProblem,
@@ -54,16 +37,32 @@ if TYPE_CHECKING:
         SpecError,
         UllageError,
     )
-    from ullage.loaders.prefetch import prefetch
-    from ullage.record.entrances.recording import record
-    from ullage.runtime.adapting.adapt import Adapt
-    from ullage.runtime.batch_split import split_rows
-    from ullage.runtime.batches.split_check import SplitCheck, check_split
-    from ullage.runtime.open_guard import guard
-    from ullage.runtime.requests.inference import guard_inference
-    from ullage.techniques.applying.cap import Cap, cap
-    from ullage.techniques.plan import Plan
-    from ullage.watch.sample import Sample
+    from ullage.players.inside.entrances.recording import record
+    from ullage.verbs.capacity.function import Capacity, capacity
+    from ullage.verbs.check.function import Check, check
+    from ullage.verbs.check.lock_function import Locked, lock
+    from ullage.verbs.diff.function import Diff, diff
+    from ullage.verbs.estimate.function import Estimate, estimate_training
+    from ullage.verbs.explain.function import Explanation, explain_file
+    from ullage.verbs.explain.server_log_function import (
+        ExplainedServer,
+        ServerDiff,
+        diff_servers,
+        explain_server,
+    )
+    from ullage.verbs.fit.function import Fit, fit
+    from ullage.verbs.fit.ladder_function import FoundLadder, find_ladder
+    from ullage.verbs.largest.function import Largest, largest
+    from ullage.verbs.record.function import Recorded, read_recording, record_program
+    from ullage.verbs.run.function import Run, run
+    from ullage.verbs.run.measure_function import measure
+    from ullage.verbs.run.ranks_function import run_ranks
+    from ullage.verbs.run.sweep_function import Sweep, sweep
+    from ullage.verbs.serve.function import ServedTraffic, serve_traffic
+    from ullage.verbs.smallest.function import Smallest, smallest
+    from ullage.verbs.watch.alerts_function import AlertReplay, replay_alerts
+    from ullage.verbs.watch.function import Sample, read_samples, watch_gpus
+    from ullage.verbs.what_if.function import WhatIf, what_if
 
 __all__ = [
     "Adapt",
@@ -133,69 +132,69 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Adapt": "ullage.runtime.adapting.adapt",
-    "AlertReplay": "ullage.api.alerts",
-    "BudgetExceeded": "ullage.errors",
-    "Cap": "ullage.techniques.applying.cap",
-    "Capacity": "ullage.api.capacity",
-    "Check": "ullage.api.check",
-    "DeviceError": "ullage.errors",
-    "Diff": "ullage.api.diff",
-    "EnvironmentProblem": "ullage.errors",
-    "Estimate": "ullage.api.estimate",
-    "ExplainedServer": "ullage.api.servers.server_log",
-    "Explanation": "ullage.api.explain",
-    "Fit": "ullage.api.fit",
-    "FoundLadder": "ullage.api.ladder",
-    "GuardError": "ullage.errors",
-    "Largest": "ullage.api.largest",
-    "Locked": "ullage.api.lock",
-    "Plan": "ullage.techniques.plan",
-    "PlanError": "ullage.errors",
-    "Recorded": "ullage.api.record",
-    "RequestTooLarge": "ullage.errors",
-    "Run": "ullage.api.run",
-    "Sample": "ullage.watch.sample",
-    "ServedTraffic": "ullage.api.serve",
-    "ServerDiff": "ullage.api.servers.server_log",
-    "Smallest": "ullage.api.servers.smallest",
-    "SnapshotError": "ullage.errors",
-    "SpecError": "ullage.errors",
-    "SplitCheck": "ullage.runtime.batches.split_check",
-    "Sweep": "ullage.api.sweep",
-    "UllageError": "ullage.errors",
-    "ValueCache": "ullage.caches.value_cache",
-    "WhatIf": "ullage.api.what_if",
-    "cap": "ullage.techniques.applying.cap",
-    "capacity": "ullage.api.capacity",
-    "check": "ullage.api.check",
-    "check_split": "ullage.runtime.batches.split_check",
-    "diff": "ullage.api.diff",
-    "diff_servers": "ullage.api.servers.server_log",
-    "estimate_training": "ullage.api.estimate",
-    "explain_file": "ullage.api.explain",
-    "explain_server": "ullage.api.servers.server_log",
-    "find_ladder": "ullage.api.ladder",
-    "fit": "ullage.api.fit",
-    "guard": "ullage.runtime.open_guard",
-    "guard_inference": "ullage.runtime.requests.inference",
-    "largest": "ullage.api.largest",
-    "lock": "ullage.api.lock",
-    "measure": "ullage.api.measure",
-    "prefetch": "ullage.loaders.prefetch",
-    "read_recording": "ullage.api.record",
-    "read_samples": "ullage.api.watch",
-    "record": "ullage.record",
-    "record_program": "ullage.api.record",
-    "replay_alerts": "ullage.api.alerts",
-    "run": "ullage.api.run",
-    "run_ranks": "ullage.api.ranks",
-    "serve_traffic": "ullage.api.serve",
-    "smallest": "ullage.api.servers.smallest",
-    "split_rows": "ullage.runtime.batch_split",
-    "sweep": "ullage.api.sweep",
-    "watch_gpus": "ullage.api.watch",
-    "what_if": "ullage.api.what_if",
+    "Adapt": "ullage.act.guard.adapting.adapt",
+    "AlertReplay": "ullage.verbs.watch.alerts_function",
+    "BudgetExceeded": "ullage.ground.errors",
+    "Cap": "ullage.act.techniques.applying.cap",
+    "Capacity": "ullage.verbs.capacity.function",
+    "Check": "ullage.verbs.check.function",
+    "DeviceError": "ullage.ground.errors",
+    "Diff": "ullage.verbs.diff.function",
+    "EnvironmentProblem": "ullage.ground.errors",
+    "Estimate": "ullage.verbs.estimate.function",
+    "ExplainedServer": "ullage.verbs.explain.server_log_function",
+    "Explanation": "ullage.verbs.explain.function",
+    "Fit": "ullage.verbs.fit.function",
+    "FoundLadder": "ullage.verbs.fit.ladder_function",
+    "GuardError": "ullage.ground.errors",
+    "Largest": "ullage.verbs.largest.function",
+    "Locked": "ullage.verbs.check.lock_function",
+    "Plan": "ullage.act.techniques.plan",
+    "PlanError": "ullage.ground.errors",
+    "Recorded": "ullage.verbs.record.function",
+    "RequestTooLarge": "ullage.ground.errors",
+    "Run": "ullage.verbs.run.function",
+    "Sample": "ullage.verbs.watch.function",
+    "ServedTraffic": "ullage.verbs.serve.function",
+    "ServerDiff": "ullage.verbs.explain.server_log_function",
+    "Smallest": "ullage.verbs.smallest.function",
+    "SnapshotError": "ullage.ground.errors",
+    "SpecError": "ullage.ground.errors",
+    "SplitCheck": "ullage.act.guard.batches.split_check",
+    "Sweep": "ullage.verbs.run.sweep_function",
+    "UllageError": "ullage.ground.errors",
+    "ValueCache": "ullage.act.caches.value_cache",
+    "WhatIf": "ullage.verbs.what_if.function",
+    "cap": "ullage.act.techniques.applying.cap",
+    "capacity": "ullage.verbs.capacity.function",
+    "check": "ullage.verbs.check.function",
+    "check_split": "ullage.act.guard.batches.split_check",
+    "diff": "ullage.verbs.diff.function",
+    "diff_servers": "ullage.verbs.explain.server_log_function",
+    "estimate_training": "ullage.verbs.estimate.function",
+    "explain_file": "ullage.verbs.explain.function",
+    "explain_server": "ullage.verbs.explain.server_log_function",
+    "find_ladder": "ullage.verbs.fit.ladder_function",
+    "fit": "ullage.verbs.fit.function",
+    "guard": "ullage.act.guard.open_guard",
+    "guard_inference": "ullage.act.guard.requests.inference",
+    "largest": "ullage.verbs.largest.function",
+    "lock": "ullage.verbs.check.lock_function",
+    "measure": "ullage.verbs.run.measure_function",
+    "prefetch": "ullage.act.loaders.prefetch",
+    "read_recording": "ullage.verbs.record.function",
+    "read_samples": "ullage.verbs.watch.function",
+    "record": "ullage.players.inside",
+    "record_program": "ullage.verbs.record.function",
+    "replay_alerts": "ullage.verbs.watch.alerts_function",
+    "run": "ullage.verbs.run.function",
+    "run_ranks": "ullage.verbs.run.ranks_function",
+    "serve_traffic": "ullage.verbs.serve.function",
+    "smallest": "ullage.verbs.smallest.function",
+    "split_rows": "ullage.act.guard.batch_split",
+    "sweep": "ullage.verbs.run.sweep_function",
+    "watch_gpus": "ullage.verbs.watch.function",
+    "what_if": "ullage.verbs.what_if.function",
 }
 
 
@@ -204,8 +203,8 @@ def __getattr__(name: str) -> object:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     loaded = import_module(module)
-    # The package `record` is itself what its name stands for: it can be called.
-    value = loaded if module == f"{__name__}.{name}" else getattr(loaded, name)
+    # The recorder's package is itself what `record` stands for: it can be called.
+    value = loaded if name == "record" else getattr(loaded, name)
     globals()[name] = value
     return value
 

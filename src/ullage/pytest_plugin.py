@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.testing.limits import Limits, parse_limits
-from ullage.testing.options import IS_CHILD, OPTIONS, add_options, read_options
+from ullage.ground.errors import SpecError
+from ullage.verbs.testing.limits import Limits, parse_limits
+from ullage.verbs.testing.settings import IS_CHILD, OPTIONS, add_options, read_options
 
 if TYPE_CHECKING:
-    from ullage.testing.meter import GpuMemory
-    from ullage.testing.phantom_run import PhantomRuns
+    from ullage.verbs.testing.meter import GpuMemory
+    from ullage.verbs.testing.phantom_run import PhantomRuns
 
 _MARK = "gpu_memory"
 _MARK_HELP = (
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     options = config.stash[OPTIONS] = read_options(config)
     is_for_another = IS_CHILD in config.stash or hasattr(config, "workerinput")
     if (options.is_reporting or options.is_updating) and not is_for_another:
-        from ullage.testing.summary import Summary
+        from ullage.verbs.testing.summary import Summary
 
         config.pluginmanager.register(Summary(options), "ullage-summary")
 
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
     """The GPU memory of this test: `phase`, `iterations`, `peak`, `reserved_peak`, `by_module`."""
-    from ullage.testing.measuring import memory_of
+    from ullage.verbs.testing.measuring import memory_of
 
     return memory_of(request.node)
 
@@ -106,7 +106,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     options = item.config.stash[OPTIONS]
     if _LIMITS not in item.stash or options.runs_here or not options.has_phantom:
         return None
-    from ullage.testing.phantom_run import PhantomRuns
+    from ullage.verbs.testing.phantom_run import PhantomRuns
 
     config = item.config
     if _RUNS not in config.stash:
@@ -120,7 +120,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Starts the measurement before any fixture."""
     if _is_measured_here(item):
-        from ullage.testing import measuring
+        from ullage.verbs.testing import measuring
 
         measuring.begin(item)
     elif _LIMITS in item.stash:
@@ -131,7 +131,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Checks the limits after a test has passed."""
     if _is_measured_here(item):
-        from ullage.testing import measuring
+        from ullage.verbs.testing import measuring
 
         measuring.judge(item, item.stash[_LIMITS], item.config.stash[OPTIONS])
 
@@ -140,7 +140,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Ends the measurement after the fixtures have ended."""
     if _is_measured_here(item):
-        from ullage.testing import measuring
+        from ullage.verbs.testing import measuring
 
         measuring.judge_rest(item, item.stash[_LIMITS])
 
@@ -151,7 +151,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if not _is_measured_here(item):
         yield
         return
-    from ullage.testing import measuring
+    from ullage.verbs.testing import measuring
 
     measuring.hide_ullage(item, call)
     is_begun = measuring.is_measured(item)

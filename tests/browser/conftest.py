@@ -14,10 +14,10 @@ import pytest
 from ullage.answers.block_kinds import Block
 from ullage.answers.html import render_page
 from ullage.explain.moments.levels import find_levels
-from ullage.report.page.payload import Finding, SnapshotPage, map_of
-from ullage.trace.model import Category
-from ullage.trace.replay import replay
-from ullage.trace.snapshot_reader import read_snapshot
+from ullage.log.model import Category
+from ullage.log.replay import replay
+from ullage.log.snapshot_reader import read_snapshot
+from ullage.verbs.page.payload import Finding, SnapshotPage, map_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"
 FLAGS = (

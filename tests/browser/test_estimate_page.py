@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.api.capacity import capacity
+from ullage.verbs.capacity.function import capacity
 
 pytestmark = pytest.mark.slow
 

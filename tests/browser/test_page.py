@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from ullage.answers.block_kinds import Headline, Note, Tone
-from ullage.report.page.payload import SnapshotPage
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.verbs.page.payload import SnapshotPage
 
 pytestmark = pytest.mark.slow
 

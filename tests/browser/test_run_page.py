@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.api.run import Run
+from ullage.verbs.run.function import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.phantom]
 

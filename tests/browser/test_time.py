@@ -14,8 +14,8 @@ from ullage.answers.html import render_page
 from ullage.clock.cost import Category
 from ullage.clock.step_time import Interval, Share, Span, StepTime
 from ullage.explain.moments.step_levels import StepLevels
-from ullage.report.page.payload import SnapshotPage, map_of
-from ullage.report.page.time import StepPage
+from ullage.verbs.page.payload import SnapshotPage, map_of
+from ullage.verbs.page.time import StepPage
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("starlette", reason="needs the extra ullage[ui]")
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 Visit = Callable[..., Any]
 
 TRAINING = {

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from ullage.native.build import BuildError, find_compiler
-from ullage.watch.recording import Recording
-from ullage.watch.sample import DeviceSample, Sample
+from ullage.ground.native.build import BuildError, find_compiler
+from ullage.operate.watch.recording import Recording
+from ullage.operate.watch.sample import DeviceSample, Sample
 
 # A shell has what it starts in its background ignore Ctrl-C, and so would all that is started here.
 HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 PROGRAM = "import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\n"
 TIMEOUT_S = 120
 

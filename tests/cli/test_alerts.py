@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.cli.main import run_cli
+from ullage.cli import run_cli
 
 COURSES = Path(__file__).parents[1] / "golden" / "courses"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.cli.main import run_cli
+from ullage.cli import run_cli
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

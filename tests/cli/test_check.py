@@ -12,26 +12,26 @@ from typing import Any
 import pytest
 
 from ullage.answers.text import render
-from ullage.cli.main import run_cli
+from ullage.cli import run_cli
 from ullage.explain.basis import BasisKind
-from ullage.gate.compare import compare
-from ullage.gate.config import load_configuration
-from ullage.gate.figures import Measured
-from ullage.gate.lock import Entry, Key, Peaks
-from ullage.gate.locking import LockReport
-from ullage.gate.verdicts import Judged, State
-from ullage.report.document.check import check_document
-from ullage.report.document.check_ci import (
+from ullage.ground.units import GIB
+from ullage.verbs.check.document import check_document
+from ullage.verbs.check.document_ci import (
     github_annotations,
     github_link,
     github_summary,
     junit_report,
 )
-from ullage.report.document.lock import lock_document
-from ullage.report.text.check import check_blocks, check_line
-from ullage.report.text.lock import locked_blocks
-from ullage.report.views import CheckView
-from ullage.units import GIB
+from ullage.verbs.check.gate.compare import compare
+from ullage.verbs.check.gate.config import load_configuration
+from ullage.verbs.check.gate.figures import Measured
+from ullage.verbs.check.gate.lock import Entry, Key, Peaks
+from ullage.verbs.check.gate.locking import LockReport
+from ullage.verbs.check.gate.verdicts import Judged, State
+from ullage.verbs.check.lock_document import lock_document
+from ullage.verbs.check.lock_text import locked_blocks
+from ullage.verbs.check.text import check_blocks, check_line
+from ullage.verbs.views.views import CheckView
 
 KEY = Key("2.15.0+cu132", "13.2", "l4", "0.1.0", command="train.py")
 LOCKED = Entry(

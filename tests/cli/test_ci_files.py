@@ -19,7 +19,7 @@ import pytest
 import yaml
 from benchmarks.documents.environment import join_environments, search_path
 
-from ullage.cli.main import cli
+from ullage.cli import cli
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "ci"

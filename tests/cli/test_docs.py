@@ -14,8 +14,8 @@ import pytest
 from benchmarks.documents.blocks import all_pages
 from tests.rows import each
 
-from ullage.cli.main import cli
-from ullage.gate.cache import CACHE_NAME
+from ullage.cli import cli
+from ullage.verbs.check.gate.cache import CACHE_NAME
 
 ROOT = Path(__file__).parents[2]
 PAGES = [page.path for page in all_pages()]

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ullage.cli import doctor
-from ullage.cli.doctor import doctor_command
-from ullage.errors import EnvironmentProblem
-from ullage.phantom import torch_build
+from ullage.ground.errors import EnvironmentProblem
+from ullage.players.phantom import torch_build
+from ullage.verbs.doctor import command as doctor
+from ullage.verbs.doctor.command import doctor_command
 
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 
 
 def diagnose(*words: str) -> tuple[int, dict[str, object]]:

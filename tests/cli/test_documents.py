@@ -30,23 +30,23 @@ from benchmarks.results import RESULTS, divide, published, read_rows
 from tests.rows import each
 
 import ullage
-from ullage.cli.main import cli
-from ullage.cli.options.command import Verb
+from ullage.cli import cli
 from ullage.explain.basis import BasisKind
-from ullage.front.settings import load_front
-from ullage.gate.config import load_configuration
-from ullage.gpus import load_catalog
-from ullage.models.architecture import MODEL_TYPES
-from ullage.models.builtin import load_models
-from ullage.phantom.torch_build import find_torch
-from ullage.report.palette import (
+from ullage.facts.families.architecture import MODEL_TYPES
+from ullage.facts.families.builtin import load_models
+from ullage.facts.gpus import load_catalog
+from ullage.operate.front.settings import load_front
+from ullage.operate.watch.alerts.rules_file import load_settings
+from ullage.players.phantom.torch_build import find_torch
+from ullage.verbs.check.gate.config import load_configuration
+from ullage.verbs.command_line.command import Verb
+from ullage.verbs.views.palette import (
     CACHE_LOOK,
     CATEGORY_LOOKS,
     CONTEXT_LOOK,
     FREE_LOOK,
     NON_TORCH_LOOK,
 )
-from ullage.watch.alerts.rules_file import load_settings
 
 PAGES = {page.name: page for page in all_pages()}
 BLOCKS = {block.name: block for page in PAGES.values() for block in page.blocks}
@@ -140,7 +140,7 @@ def test_what_is_not_there_is_found() -> None:
         '<source srcset="../README.md"><img src="none.png">\n'
         "`ullage run --gpu l4 --nothing -- train.py --any` `--batch-size` `--nothing-either`\n"
         "`tests/phantom/test_none.py` `python -m benchmarks.none` `ullage.run` `ullage.walk`\n"
-        "`benchmarks/documents/*.py` `ullage guess` `record/nothing.py` `record/values/values.py`\n"
+        "`benchmarks/documents/*.py` `ullage guess` `clock/nothing.py` `clock/kernels.py`\n"
     )
     found = [problem.removeprefix("docs/page.md: ") for problem in find_problems(page)]
     assert found == [
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_found() -> None:
         "there is no module benchmarks.none",
         "there is no ullage.walk",
         "there is no verb in `ullage guess`",
-        "there is no `record/nothing.py`",
+        "there is no `clock/nothing.py`",
     ]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 
 Place = Any
 CHECKPOINT = Action("checkpoint", ("h.0",))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ullage.cli.main import run_cli
+from ullage.cli import run_cli
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "snapshots"
 
@@ -110,7 +110,7 @@ def test_a_size_that_is_none_is_refused(ullage: Ullage, snapshot: Path) -> None:
 
 
 def test_the_help_names_the_exit_codes() -> None:
-    from ullage.cli.explain import explain_command
+    from ullage.verbs.explain.command import explain_command
 
     text = CliRunner().invoke(explain_command, ["--help"]).output
     assert "Exits with 0, 1 if" in text

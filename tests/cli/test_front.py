@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ullage.cli.main import main, run_cli
-from ullage.front.proxy import server
+from ullage.cli import main, run_cli
+from ullage.operate.front.proxy import server
 
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 SETTINGS = """
 [front]
 listen = "127.0.0.1:0"
@@ -121,7 +121,7 @@ def test_what_lives_on_looks_for_cycles_as_often_as_python(
     asked: list[int] = []
     monkeypatch.setattr("gc.set_threshold", asked.append)
     monkeypatch.setattr("gc.freeze", lambda: None)
-    monkeypatch.setattr("ullage.cli.main.run_cli", lambda _: 0)
+    monkeypatch.setattr("ullage.cli.run_cli", lambda _: 0)
     for arguments in ([verb], ["gpus"]):
         monkeypatch.setattr("sys.argv", ["ullage", *arguments])
         with pytest.raises(SystemExit):

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 from tests.rows import each
 
-from ullage.cli.gpus import gpus_command
-from ullage.errors import SpecError
-from ullage.gpus import Gpu, find_gpu, load_catalog, load_estimate_only, sources_of
+from ullage.facts.gpus import Gpu, find_gpu, load_catalog, load_estimate_only, sources_of
+from ullage.ground.errors import SpecError
+from ullage.verbs.gpus.command import gpus_command
 
 
 @pytest.fixture(autouse=True)

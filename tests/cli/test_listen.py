@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ullage.cli.main import run_cli
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.protocol.job import Job, JobDevice, jobs_directory, publish_job
-from ullage.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
+from ullage.cli import run_cli
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.ground.protocol.job import Job, JobDevice, jobs_directory, publish_job
+from ullage.ground.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
+from ullage.players.phantom.device import choose_device
 
 GIB = 2**30
 UUID = "GPU-756c6c61-6765-2070-6861-6e746f6d0000"  # of the phantom's first GPU

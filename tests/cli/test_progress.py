@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.cli.output import Output
+from ullage.verbs.command_line.output import Output
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from benchmarks.documents.outputs import is_same
 from benchmarks.results import page_of, read_rows
 from tests.rows import each
 
-from ullage.cli.main import VERBS
+from ullage.cli import VERBS
 
 README = read_page(ROOT / "README.md")
 ROW = re.compile(
@@ -32,7 +32,7 @@ ERRORS = {
     "time": ("error", lambda row: row["error"]),
     "serve-real": ("error", lambda row: row["table"] == "Latencies" and row["load"]),
 }
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 
 
 def test_the_table_of_accuracy_has_the_pages_of_its_five_tables() -> None:

@@ -17,7 +17,7 @@ from benchmarks.serving.real.page import (
     starts_table,
 )
 
-from ullage.serve.host_time import MEASURED
+from ullage.operate.serve.host_time import MEASURED
 
 
 def launches(tokens: int) -> int:

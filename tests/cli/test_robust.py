@@ -23,7 +23,7 @@ import pytest
 Place = Any
 Start = Callable[..., subprocess.Popen[str]]
 
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 TIMEOUT_S = 60
 RECORDS = """
 import os, pathlib, pickle, shutil, signal, subprocess, sys, time
@@ -245,10 +245,10 @@ def test_without_a_temporary_directory_nothing_starts(place: Place, start: Start
 
 # What `ullage run` calls at one moment, and how often it gets the signal there.
 MOMENTS = {
-    "looking for torch": "ullage.runs.job.find_torch",
-    "making the environment": "ullage.runs.one.make_environment",
+    "looking for torch": "ullage.search.runs.job.find_torch",
+    "making the environment": "ullage.search.runs.one.make_environment",
     "explaining": "ullage.explain.run.explain_run",
-    "writing": "ullage.files.os.link",
+    "writing": "ullage.ground.files.os.link",
     "printing": "ullage.answers.text.print_blocks",
     "tidying up": "shutil.rmtree",
 }

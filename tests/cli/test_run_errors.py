@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 Place = Any
 Refuse = Callable[..., str]
 Make = Callable[..., Any]

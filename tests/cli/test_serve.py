@@ -14,19 +14,19 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.serve.test_measures import outcome_of
 
-import ullage.serve.run
+import ullage.operate.serve.run
 from ullage.answers.text import render
-from ullage.cli.serve import serve_command
-from ullage.errors import SpecError
-from ullage.protocol.plain import document_of
-from ullage.report.text.serve import serve_blocks, serve_line
-from ullage.serve.measures import measure
-from ullage.serve.outcome import Engine, Outcome
-from ullage.serve.report import ServeReport
-from ullage.serve.run import Served, check_command, tensor_parallel
-from ullage.serve.slo import parse_slo
-from ullage.serve.traffic import load_traffic
-from ullage.units import GIB
+from ullage.ground.errors import SpecError
+from ullage.ground.protocol.plain import document_of
+from ullage.ground.units import GIB
+from ullage.operate.serve.measures import measure
+from ullage.operate.serve.outcome import Engine, Outcome
+from ullage.operate.serve.report import ServeReport
+from ullage.operate.serve.run import Served, check_command, tensor_parallel
+from ullage.operate.serve.slo import parse_slo
+from ullage.operate.serve.traffic import load_traffic
+from ullage.verbs.serve.command import serve_command
+from ullage.verbs.serve.text import serve_blocks, serve_line
 
 COMMAND = ("vllm", "serve", "llama-3.1-8b", "--max-model-len", "8192")
 
@@ -109,7 +109,7 @@ def test_transformers_has_no_later_start() -> None:
     command = ("transformers", "serve", "llama-3.1-8b", "--continuous-batching")
     traffic = load_traffic("poisson:rate=1,prompt=1,output=1,duration=5s")
     with pytest.raises(SpecError, match="no compile cache; leave --cached out"):
-        ullage.serve.run.serve(command, traffic, gpu="l4", is_cached=True)
+        ullage.operate.serve.run.serve(command, traffic, gpu="l4", is_cached=True)
 
 
 def test_without_an_objective_there_is_no_goodput() -> None:
@@ -131,7 +131,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
     def of(*options: str) -> Any:
         served = report_of(outcome_of()).served
-        monkeypatch.setattr(ullage.serve.run, "serve", lambda *_, **__: served)
+        monkeypatch.setattr(ullage.operate.serve.run, "serve", lambda *_, **__: served)
         words = ["--traffic", "poisson:rate=1,prompt=1,output=1", *options, "--", *COMMAND]
         return CliRunner().invoke(serve_command, words, standalone_mode=False)
 

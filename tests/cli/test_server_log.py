@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.cli.main import run_cli
-from ullage.errors import SpecError
+from ullage.cli import run_cli
+from ullage.ground.errors import SpecError
 
 LOGS = Path(__file__).parents[1] / "unit" / "explain" / "server_logs"
 MODEL = "llama-3.1-8b"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ullage.cli.main import run_cli
+from ullage.cli import run_cli
 
 HOME = "/home"
 PLACE = f"{HOME}/alice/project/train.py"

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from ullage.api.watch import read_samples
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.protocol.job import Job, JobDevice, jobs_directory, publish_job
-from ullage.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
-from ullage.watch.recording import Recording
-from ullage.watch.sample import DeviceSample, Sample
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.ground.protocol.job import Job, JobDevice, jobs_directory, publish_job
+from ullage.ground.protocol.variables import DEVICE, NUM_DEVICES, PHANTOM
+from ullage.operate.watch.recording import Recording
+from ullage.operate.watch.sample import DeviceSample, Sample
+from ullage.players.phantom.device import choose_device
+from ullage.verbs.watch.function import read_samples
 
 NUM_GPUS = 8
 GIB = 2**30

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.cli.main import run_cli
+from ullage.cli import run_cli
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["ullage.trace"]):
-    from ullage.errors import SnapshotError
-    from ullage.trace.compact_format import container
-    from ullage.trace.compact_format.compact import read_compact, write_compact
-    from ullage.trace.replay import replay
-    from ullage.trace.scrubbing.scrub import scrub_snapshot
-    from ullage.trace.snapshot_reader import read_snapshot
+with atheris.instrument_imports(include=["ullage.log"]):
+    from ullage.ground.errors import SnapshotError
+    from ullage.log.compact_format import container
+    from ullage.log.compact_format.compact import read_compact, write_compact
+    from ullage.log.replay import replay
+    from ullage.log.scrubbing.scrub import scrub_snapshot
+    from ullage.log.snapshot_reader import read_snapshot
 
 PREFIX = container._PREFIX
 SCRATCH = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))

@@ -20,18 +20,18 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["ullage"]):
-    from ullage.doors.refusal import Refusal
-    from ullage.errors import PlanError, SpecError
+    from ullage.act.techniques.ladder_file import LadderFile
+    from ullage.act.techniques.plan import Plan
     from ullage.explain.servers.reader import read_start
-    from ullage.front.policy.versions import Versions
-    from ullage.front.proxy.fields import FIELDS
-    from ullage.front.proxy.monitor import read_metrics
-    from ullage.front.proxy.order import OrderReader
-    from ullage.front.settings import load_front
-    from ullage.gate.config import load_configuration
-    from ullage.techniques.ladder_file import LadderFile
-    from ullage.techniques.plan import Plan
-    from ullage.watch.alerts.rules_file import load_settings
+    from ullage.ground.errors import PlanError, SpecError
+    from ullage.operate.doors.refusal import Refusal
+    from ullage.operate.front.policy.versions import Versions
+    from ullage.operate.front.proxy.fields import FIELDS
+    from ullage.operate.front.proxy.monitor import read_metrics
+    from ullage.operate.front.proxy.order import OrderReader
+    from ullage.operate.front.settings import load_front
+    from ullage.operate.watch.alerts.rules_file import load_settings
+    from ullage.verbs.check.gate.config import load_configuration
 
 SCRATCH = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 CONFIGURATION = SCRATCH / "ullage.toml"

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "../../src/ullage/trace/csrc/rules.h"
+#include "../../src/ullage/log/csrc/rules.h"
 
 enum { MAX_EVENTS = 1 << 12, EVENT_BYTES = 4 };
 

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple, NoReturn
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TRACE = ROOT / "src" / "ullage" / "trace" / "csrc"
-MACHINE = ROOT / "src" / "ullage" / "phantom" / "csrc" / "machine"
+TRACE = ROOT / "src" / "ullage" / "log" / "csrc"
+MACHINE = ROOT / "src" / "ullage" / "players" / "phantom" / "csrc" / "machine"
 GOLDEN = ROOT / "tests" / "golden" / "snapshots"
 # Each target's C sources beside its own.
 C_TARGETS = {
@@ -109,9 +109,9 @@ def write_seeds(folder: Path) -> Path:
             (folder / f"pickle-{number}-{protocol}").write_bytes(bytes([protocol // 4]) + content)
     whole = folder.with_name("seed.pickle")
     whole.write_bytes(pickle.dumps(snapshot, 4))
-    from ullage.trace.compact_format.compact import _values, write_compact
-    from ullage.trace.compact_format.container import _PREFIX
-    from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.log.compact_format.compact import _values, write_compact
+    from ullage.log.compact_format.container import _PREFIX
+    from ullage.log.snapshot_reader import read_snapshot
 
     compact = folder.with_name("seed.ullage")
     read = read_snapshot(whole)

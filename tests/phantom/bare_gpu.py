@@ -13,11 +13,11 @@ from pathlib import Path
 
 from tests.phantom.conftest import MAIN, Outcome, environment, execute, find_program, write_settings
 
-from ullage.native.libraries import LIBRARY_DIR, PHANTOM
-from ullage.phantom.caches import without_spaces
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.protocol import variables
+from ullage.ground.native.libraries import LIBRARY_DIR, PHANTOM
+from ullage.ground.protocol import variables
+from ullage.players.phantom.caches import without_spaces
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import check_torch, find_torch
 
 RecordProgram = Callable[..., Outcome]
 

@@ -20,13 +20,13 @@ import pytest
 from tests.phantom.forking import client
 from tests.phantom.forking.servers import start_servers
 
-from ullage.trace.model import Record
-from ullage.trace.reader import read_record
+from ullage.log.model import Record
+from ullage.log.reader import read_record
 
 ROOT = Path(__file__).parent.parent.parent
 PLACES = (ROOT / "tests" / "programs", ROOT / "tests" / "golden", ROOT / "examples")
 TIMEOUT_S = 120
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, sys.argv[1])
 
-from ullage.record.torch_internals import INTERNALS
+from ullage.players.inside.torch_internals import INTERNALS
 
 
 def exists(path: str) -> bool:

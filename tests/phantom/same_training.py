@@ -18,10 +18,10 @@ from typing import Any
 from tests.phantom.alone import Done, printed_by, run_alone, run_ranks
 from tests.rotation import Table
 
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action, Place, Semantics, Technique
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action, Place, Semantics, Technique
 
 SAME = tuple(
     one

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.log import write_log
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus.catalog import find_gpu
-from ullage.models.find import find_config
-from ullage.phantom.device import PhantomDevice, choose_device
-from ullage.phantom.torch_build import find_torch
-from ullage.programs.allocator_replay import ATTEMPT, DROP_POOL, EMPTY_CACHE, POOL
-from ullage.protocol.run import Platform
-from ullage.trace.replay import replay
-from ullage.trace.requests import Requests, find_requests
-from ullage.trace.rules import play_requests
-from ullage.units import GIB, MIB
-from ullage.whatif import replays
-from ullage.whatif.replays import ReplayOrder, Where, find_rules
+from ullage.explain.whatif import replays
+from ullage.explain.whatif.replays import ReplayOrder, Where, find_rules
+from ullage.facts.families.find import find_config
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.programs.allocator_replay import ATTEMPT, DROP_POOL, EMPTY_CACHE, POOL
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import GIB, MIB
+from ullage.log.replay import replay
+from ullage.log.requests import Requests, find_requests
+from ullage.log.rules import play_requests
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.log import write_log
+from ullage.players.eager.training.recipe import Recipe
+from ullage.players.phantom.device import PhantomDevice, choose_device
+from ullage.players.phantom.torch_build import find_torch
 
 pytestmark = pytest.mark.phantom
 EVENTS = Path(__file__).parent.parent / "programs" / "allocator_events.py"
@@ -88,7 +88,7 @@ def random_requests(seed: int, *, has_pools: bool, beyond: int = 0) -> Requests:
 
 
 def by_rules(order: ReplayOrder, where: Where) -> dict[str, Any]:
-    """The answer of the rules, in the words of programs/allocator_replay.py."""
+    """The answer of the rules, in the words of ground/programs/allocator_replay.py."""
     requests = order.requests
     addresses = np.zeros(len(requests.ops), dtype=np.int64)
     reserved = np.zeros_like(addresses)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.attribution.judge import Owner, Peak, judge, shuffle
 from benchmarks.attribution.programs import PROGRAMS, Program, missing_packages, run_program
 
-from ullage.trace.model import Category
+from ullage.log.model import Category
 
 pytestmark = pytest.mark.phantom
 FindPeak = Callable[[Program], Peak]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ullage.gpus.catalog import find_gpu
+from ullage.facts.gpus.catalog import find_gpu
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -11,8 +11,8 @@ from tests.phantom.bare_gpu import bare_environment
 from tests.phantom.conftest import execute, find_program
 
 import ullage
-from ullage.trace.model import ExitKind
-from ullage.trace.reader import read_record
+from ullage.log.model import ExitKind
+from ullage.log.reader import read_record
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 SOURCE = str(Path(ullage.__file__).parents[1])

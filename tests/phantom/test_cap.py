@@ -16,7 +16,7 @@ from benchmarks.recording.bare import bare_environment
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "guard" / "capped.py"
 SOURCE = str(ROOT / "src")
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 CAP = 5 << 30
 TIMEOUT_S = 600
 

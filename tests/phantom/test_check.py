@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.gate.lock import read_lock
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.verbs.check.gate.lock import read_lock
 
 pytestmark = pytest.mark.phantom
 
 ROOT = Path(__file__).parents[2]
 DDP = ROOT / "tests" / "programs" / "distributed" / "ddp.py"
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 TIMEOUT_S = 180
 
 PROGRAM = """

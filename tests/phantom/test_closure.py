@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.trace.model import MarkKind
+from ullage.log.model import MarkKind
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -9,7 +9,7 @@ import pytest
 
 from ullage.clock.given_work import CollectiveCall
 from ullage.clock.reading import given_work
-from ullage.units import MIB
+from ullage.ground.units import MIB
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

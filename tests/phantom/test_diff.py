@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.api.explain import explain_file
-from ullage.errors import SnapshotError, SpecError
 from ullage.explain.compare.causes import CauseKind
 from ullage.explain.moments.phase_peaks import FIRST_STEP, HELD, LATER_STEPS, SETUP
-from ullage.trace.model import Category
+from ullage.ground.errors import SnapshotError, SpecError
+from ullage.log.model import Category
+from ullage.verbs.explain.function import explain_file
 
 from .test_faults import FAULTS  # noqa: TID252 - the tests are no package
 

@@ -11,7 +11,7 @@ import pytest
 from tests.phantom.conftest import find_program
 
 import ullage
-from ullage.phantom.rank import choose_ranks
+from ullage.players.phantom.rank import choose_ranks
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.estimate.time.training import time_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus import find_gpu
-from ullage.models.config import read_config
+from ullage.facts.families.config import read_config
+from ullage.facts.gpus import find_gpu
+from ullage.players.eager.time.training import time_training
+from ullage.players.eager.training.recipe import Recipe
 
 pytestmark = pytest.mark.phantom
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.trace.model import EventKind, Record
+from ullage.log.model import EventKind, Record
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]

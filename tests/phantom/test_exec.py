@@ -9,9 +9,9 @@ from tests.phantom.alone import run_alone
 from tests.phantom.bare_gpu import bare_environment
 from tests.rows import each
 
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 
 pytestmark = pytest.mark.phantom
 

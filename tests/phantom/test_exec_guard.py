@@ -25,9 +25,9 @@ from tests.phantom.alone import SOURCE, command, run_alone, run_ranks
 from tests.phantom.bare_gpu import bare_environment
 from tests.phantom.conftest import RunProgram, environment, find_program
 
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 
 PROGRAM = "guard/resumes.py"
 LITTLE = str(Path(find_program(PROGRAM)).parent / "little_memory")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.api.explain import explain_file
 from ullage.explain.rules.rule import Finding, Kind
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.verbs.explain.function import explain_file
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -12,23 +12,23 @@ from pathlib import Path
 import pytest
 
 import ullage
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Semantics
 from ullage.clock.compare import Order, compare
-from ullage.phantom.device import choose_device
-from ullage.plan import menu
-from ullage.plan.findings import FitReport
-from ullage.plan.runner import make_runner
-from ullage.plan.search import Search
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_job, make_options
-from ullage.runs.trials import Trials
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Semantics
+from ullage.players.phantom.device import choose_device
+from ullage.search import menu
+from ullage.search.findings import FitReport
+from ullage.search.runner import make_runner
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.trials import Trials
+from ullage.search.search import Search
+from ullage.verbs.run.options import RunOptions
 
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 GPT2 = [str(ROOT / "examples" / "gpt2" / "train.py"), "--batch-size", "4", "--steps", "2"]
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 TIMEOUT_S = 600
 GPU = "h100-80gb"
 SHARES = (1.1, 0.9, 0.5)

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from benchmarks.plans.probed import ProbedSearch
 
-from ullage.phantom.device import choose_device
-from ullage.plan import menu
-from ullage.plan.findings import Candidate, FitReport
-from ullage.plan.menu import Actions
-from ullage.plan.runner import make_runner
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_job, make_options
-from ullage.runs.trials import Trials
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Semantics
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Semantics
+from ullage.players.phantom.device import choose_device
+from ullage.search import menu
+from ullage.search.findings import Candidate, FitReport
+from ullage.search.menu import Actions
+from ullage.search.runner import make_runner
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.trials import Trials
+from ullage.verbs.run.options import RunOptions
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 

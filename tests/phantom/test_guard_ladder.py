@@ -12,12 +12,12 @@ import pytest
 from benchmarks.recording.bare import bare_environment
 from tests.phantom.alone import printed_by
 
-from ullage.phantom.device import choose_device
-from ullage.protocol import variables
+from ullage.ground.protocol import variables
+from ullage.players.phantom.device import choose_device
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs" / "guard"
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 GPU = ("--gpu", "rtx-4090", "--memory", "2GiB")
 TIMEOUT_S = 1800
 

@@ -13,7 +13,7 @@ import pytest
 
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.snapshot import explain_snapshot
-from ullage.trace.snapshot_reader import read_snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]

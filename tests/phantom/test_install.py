@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import EnvironmentProblem
-from ullage.phantom.torch_build import find_torch
-from ullage.version import __version__
+from ullage.ground.errors import EnvironmentProblem
+from ullage.ground.version import __version__
+from ullage.players.phantom.torch_build import find_torch
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "programs" / "peaks.py"
@@ -53,7 +53,7 @@ def run_peaks(ullage: Path, python: Path, directory: Path) -> int:
 def own_peak(thin_python: Path, tmp_path_factory: pytest.TempPathFactory) -> int:
     """The program's peak with this ullage."""
     directory = tmp_path_factory.mktemp("own")
-    code = "from ullage.cli.main import main; main()"
+    code = "from ullage.cli import main; main()"
     (directory / "ullage").write_text(f"#!{sys.executable}\n{code}\n")
     (directory / "ullage").chmod(0o755)
     return run_peaks(directory / "ullage", thin_python, directory)
@@ -87,7 +87,7 @@ def test_an_environment_without_pip_that_finds_torch_by_a_path_file_works(
     python = tmp_path / "env" / "bin" / "python"
     purelib = call(python, "-c", code, directory=tmp_path).splitlines()[0]
     (Path(purelib) / "other.pth").write_text(packages + "\n")
-    words = ("-c", "from ullage.cli.main import main; main()", "run", "--gpu", "l4", "--json")
+    words = ("-c", "from ullage.cli import main; main()", "run", "--gpu", "l4", "--json")
     run = call(sys.executable, *words, "--python", python, "--", PROGRAM, directory=tmp_path)
     assert json.loads(run)["devices"][0]["peak_allocated_bytes"] == own_peak
 
@@ -115,9 +115,10 @@ def test_the_environment_that_is_active_is_named(
 def test_what_runs_in_the_programs_interpreter_is_python_3_10() -> None:
     package = ROOT / "src" / "ullage"
     inside = ("bootstrap.py", "fork.py", "prefork.py", "site/sitecustomize.py")
-    files = [package / "__init__.py", package / "version.py"]
-    files += [package / "phantom" / name for name in inside]
-    for folder in ("native", "programs", "protocol", "record", "techniques"):
+    files = [package / "__init__.py", package / "ground" / "version.py"]
+    files += [package / "players" / "phantom" / name for name in inside]
+    inside = ("ground/native", "ground/programs", "ground/protocol", "players/inside")
+    for folder in (*inside, "act/techniques"):
         files += (package / folder).rglob("*.py")
     assert len(files) > 100
     for path in files:

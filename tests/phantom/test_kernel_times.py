@@ -16,10 +16,10 @@ import ullage
 from ullage.clock.correction import find_correction
 from ullage.clock.costs import cost_of
 from ullage.clock.reading import given_work
-from ullage.errors import SnapshotError, SpecError
-from ullage.gpus import find_gpu
-from ullage.trace.field_checks import read
-from ullage.trace.kernel_times import KernelTime, KernelTimes
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SnapshotError, SpecError
+from ullage.log.field_checks import read
+from ullage.log.kernel_times import KernelTime, KernelTimes
 
 pytestmark = pytest.mark.phantom
 H100 = find_gpu("h100-80gb")

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.plan import menu
-from ullage.plan.findings import AS_IT_IS
-from ullage.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.search import menu
+from ullage.search.findings import AS_IT_IS
 
 pytestmark = pytest.mark.phantom
 
 ROOT = Path(__file__).parents[2]
 GPT2 = str(ROOT / "examples" / "gpt2" / "train.py")
 WORDS = [GPT2, "--seq-len", "512", "--batch-size", "{batch}"]
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 TIMEOUT_S = 600
 GPU = "rtx-2060"
 # Enough for a larger batch, and few enough to run.

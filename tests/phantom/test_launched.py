@@ -16,21 +16,27 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.phantom.device import choose_device
-from ullage.phantom.rank import choose_ranks
-from ullage.plan.budget import Limit
-from ullage.plan.findings import FitReport
-from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
-from ullage.plan.launchers.deepspeed_file import deepspeed_config
-from ullage.plan.launchers.launched import find_launched, fit_launched
-from ullage.plan.launchers.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
-from ullage.programs import program_path
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import Job, make_job, make_options
-from ullage.runs.trials import Trials
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.programs import program_path
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.rank import choose_ranks
+from ullage.search.budget import Limit
+from ullage.search.findings import FitReport
+from ullage.search.launchers.accelerate_file import accelerate_config, to_yaml
+from ullage.search.launchers.deepspeed_file import deepspeed_config
+from ullage.search.launchers.launched import find_launched, fit_launched
+from ullage.search.launchers.shardings import (
+    SHARDINGS,
+    Engine,
+    OnHost,
+    Sharding,
+    splitting_sequences,
+)
+from ullage.search.runs.job import Job, make_job, make_options
+from ullage.search.runs.trials import Trials
+from ullage.verbs.run.options import RunOptions
 
 pytestmark = pytest.mark.phantom
 
@@ -40,7 +46,7 @@ BY_DEEPSPEED = str(PROGRAMS / "deepspeed_json.py")
 BY_TRAINER = str(PROGRAMS / "trainer.py")
 GPU = "rtx-4090"
 MIB = 2**20
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 TIMEOUT_S = 600
 # Of the small transformer with two layers.
 NUM_PARAMETERS = 2_101_760

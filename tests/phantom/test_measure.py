@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.api import measure as module
-from ullage.errors import EnvironmentProblem, SpecError
+from ullage.ground.errors import EnvironmentProblem, SpecError
+from ullage.verbs.run import measure_function as module
 
 MIB = 2**20
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ullage.explain.owners.modules import attribute_modules
-from ullage.trace.blocks import read_blocks
-from ullage.trace.model import Record
+from ullage.log.blocks import read_blocks
+from ullage.log.model import Record
 
 pytestmark = pytest.mark.phantom
 MIB = 2**20

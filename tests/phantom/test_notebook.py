@@ -15,8 +15,8 @@ from tests.phantom.conftest import MAIN, Outcome, RunProgram, execute, find_prog
 
 import ullage
 from ullage import explain_file
-from ullage.trace.reader import read_record
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.log.reader import read_record
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 SOURCE = str(Path(ullage.__file__).parents[1])

@@ -18,13 +18,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from ullage.phantom.nvml.machine import LIBRARY
+from ullage.players.phantom.nvml.machine import LIBRARY
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 ROOT = Path(__file__).parent.parent.parent
 TELLS_USE = str(ROOT / "tests" / "programs" / "tells_use.py")
 LEAKS = str(ROOT / "examples" / "growing_losses" / "train.py")
-ULLAGE = [sys.executable, "-c", "from ullage.cli.main import main; main()"]
+ULLAGE = [sys.executable, "-c", "from ullage.cli import main; main()"]
 
 
 class Training:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ullage.trace.blocks import find_blocks, read_blocks
-from ullage.trace.category import Category
-from ullage.trace.record_schema import PRECISIONS
+from ullage.log.blocks import find_blocks, read_blocks
+from ullage.log.category import Category
+from ullage.log.record_schema import PRECISIONS
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 from ullage.explain.run import RunReport
-from ullage.phantom.device import choose_device
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_job, make_options
-from ullage.runs.trials import Trials
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
-from ullage.trace.model import EventKind
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.log.model import EventKind
+from ullage.players.phantom.device import choose_device
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.trials import Trials
+from ullage.verbs.run.options import RunOptions
 
 pytestmark = pytest.mark.phantom
 

@@ -17,19 +17,19 @@ from tests.phantom.conftest import find_program
 from tests.phantom.same_training import PARAMETERS, RANK_PLANS, plan_for_a_stack
 
 import ullage
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.plan import Plan
 from ullage.clock.given_work import CollectiveCall
 from ullage.clock.reading import given_work
 from ullage.clock.work import Collective, Kind
-from ullage.phantom.device import choose_device
-from ullage.phantom.rank import choose_ranks
-from ullage.plan import menu
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_job, make_options
-from ullage.runs.one import run_job
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.plan import Plan
-from ullage.trace.record_schema import WORK_MARKS
-from ullage.trace.work_log import EntryKind
+from ullage.log.record_schema import WORK_MARKS
+from ullage.log.work_log import EntryKind
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.rank import choose_ranks
+from ullage.search import menu
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.one import run_job
+from ullage.verbs.run.options import RunOptions
 
 pytestmark = pytest.mark.phantom
 

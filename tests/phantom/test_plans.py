@@ -16,14 +16,14 @@ from tests.phantom import same_training
 from tests.phantom.conftest import find_program
 from tests.phantom.same_training import DEPTH, PARAMETERS, plan_for_a_stack, rows
 
-from ullage.phantom.device import choose_device
-from ullage.protocol.options.run import RunOptions
-from ullage.protocol.plain import plain
-from ullage.runs.job import make_job, make_options
-from ullage.runs.one import run_job
-from ullage.runs.parallel import ParallelRuns
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.protocol.plain import plain
+from ullage.players.phantom.device import choose_device
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.one import run_job
+from ullage.search.runs.parallel import ParallelRuns
+from ullage.verbs.run.options import RunOptions
 
 pytestmark = pytest.mark.phantom
 
@@ -80,7 +80,7 @@ def test_a_plan_for_another_program_is_refused_at_its_first_step(
     assert code == 3
     assert rows(stdout) == {}
     assert said in stderr
-    assert "ullage/techniques" not in stderr, "a frame of ullage is in the traceback"
+    assert "ullage/act/techniques" not in stderr, "a frame of ullage is in the traceback"
 
 
 def test_a_refusal_that_the_script_swallows_is_told_at_its_end(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from benchmarks.plans.same import Case, judge, search
 
-from ullage.plan import menu
-from ullage.plan.findings import FitReport
-from ullage.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.search import menu
+from ullage.search.findings import FitReport
 
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 

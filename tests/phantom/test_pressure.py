@@ -13,7 +13,7 @@ import pytest
 from tests.phantom.bare_gpu import bare_environment
 from tests.phantom.conftest import MAIN, Outcome, execute, find_program
 
-from ullage.trace.durations import RELATIVE_ERROR
+from ullage.log.durations import RELATIVE_ERROR
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RecordProgram = Callable[..., Outcome]

@@ -20,7 +20,7 @@ RunProgram = Callable[..., Any]
 
 MIB = 2**20
 PROGRAMS = Path(__file__).parents[1] / "programs"
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 TIMEOUT_S = 120
 STEPS = ("--steps", "2")
 # As the C library has it everywhere; nothing that the program would need.

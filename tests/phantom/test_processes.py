@@ -10,7 +10,7 @@ import pytest
 from tests.phantom.conftest import find_program
 
 import ullage
-from ullage.units import GIB, MIB
+from ullage.ground.units import GIB, MIB
 
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 RunProgram = Callable[..., Any]

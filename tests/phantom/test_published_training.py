@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ullage.estimate.training.recipe import Recipe
-from ullage.programs import program_path
+from ullage.ground.programs import program_path
+from ullage.players.eager.training.recipe import Recipe
 
 pytestmark = pytest.mark.phantom
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.gate.lock import read_lock
+from ullage.verbs.check.gate.lock import read_lock
 
 pytestmark = pytest.mark.phantom
 
@@ -179,7 +179,7 @@ def test_a_model_is_measured_and_explained(run_tests: RunTests) -> None:
     assert re.search(r"32\.02 MiB  \S*test_it.py:\d+ in net \(parameter, 4 blocks\)", said)
     assert re.search(r"OutOfMemoryError: .*Tried to allocate 20.00 GiB", said)
     assert re.search(r"-+ GPU memory -+\n  at the peak of 32.02 MiB, on a phantom t4", said)
-    assert "ullage/record" not in said  # tracebacks are the user's
+    assert "ullage/players/inside" not in said  # tracebacks are the user's
     assert re.search(r"^ *\S+ MiB .* t4 +test_it.py::test_out_of_memory$", said, re.MULTILINE)
 
 
@@ -569,7 +569,7 @@ def test_too_much():
     take(3 * MIB)
 """
     directory = run_tests(source, "--collect-only").directory
-    main = "from ullage.cli.main import main; main()"
+    main = "from ullage.cli import main; main()"
     command = [str(torch_python), "-c", main, "run", "--gpu", "t4", "--", "-m", "pytest",
                "-p", "no:cacheprovider", "--gpu-memory"]  # fmt: skip
     result = execute(command, directory, {})

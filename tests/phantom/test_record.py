@@ -21,14 +21,14 @@ from tests.phantom.conftest import MAIN, Outcome, RunProgram, execute, find_prog
 import ullage
 from ullage import explain_file, read_recording
 from ullage.answers.text import render
-from ullage.errors import SpecError
 from ullage.explain.compare.memory_here import NotKnown
-from ullage.gpus import find_gpu
-from ullage.protocol.job import parse_job
-from ullage.report.document.gpus import gpus_document
-from ullage.report.text.gpus import gpu_blocks
-from ullage.trace.model import Record
-from ullage.trace.reader import read_record
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.protocol.job import parse_job
+from ullage.log.model import Record
+from ullage.log.reader import read_record
+from ullage.verbs.gpus.document import gpus_document
+from ullage.verbs.gpus.text import gpu_blocks
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 COUNTERS_REPLACE = [

@@ -11,9 +11,9 @@ from tests.phantom.bare_gpu import bare_environment
 from tests.phantom.conftest import execute, find_program
 
 import ullage
-from ullage.record.entrances.settings import Mode, RecordingSettings
-from ullage.trace.reader import read_record
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.log.reader import read_record
+from ullage.players.inside.entrances.settings import Mode, RecordingSettings
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 SOURCE = str(Path(ullage.__file__).parents[1])

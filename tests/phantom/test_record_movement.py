@@ -16,14 +16,14 @@ from tests.phantom.conftest import MAIN, Outcome, RunProgram, execute, find_prog
 
 import ullage
 from ullage.explain.rules.rule import Finding
-from ullage.trace.reader import read_record
+from ullage.log.reader import read_record
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RecordProgram = Callable[..., Outcome]
 SOURCE = str(Path(ullage.__file__).parents[1])
 PROGRAM = "recording/pipeline.py"
 OF_PIPELINE = {"UL161", "UL162", "UL163", "UL164", "UL165"}
-NUM_KEPT = 1 << 15  # record/csrc/copies.c
+NUM_KEPT = 1 << 15  # players/inside/csrc/copies.c
 # The link of this GPU is not PCIe: UL164 does not depend on how long the steps take here.
 GPU = "gh200"
 

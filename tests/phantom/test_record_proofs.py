@@ -13,7 +13,7 @@ from tests.phantom.conftest import execute, find_program
 
 import ullage
 from ullage import explain_file, read_recording
-from ullage.trace.reader import read_record
+from ullage.log.reader import read_record
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 SOURCE = str(Path(ullage.__file__).parents[1])

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.api.explain import explain_file
-from ullage.trace.model import MarkKind, Record
+from ullage.log.model import MarkKind, Record
+from ullage.verbs.explain.function import explain_file
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ullage.api.explain import explain_file
+from ullage.verbs.explain.function import explain_file
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.errors import EnvironmentProblem
-from ullage.gate.lock import Entry, read_lock
-from ullage.gate.verdicts import Judged
-from ullage.runs import server
+from ullage.ground.errors import EnvironmentProblem
+from ullage.search.runs import server
+from ullage.verbs.check.gate.lock import Entry, read_lock
+from ullage.verbs.check.gate.verdicts import Judged
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 

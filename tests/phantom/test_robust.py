@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from ullage.api.explain import explain_file
+from ullage.verbs.explain.function import explain_file
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 MIB = 2**20
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 
 
 def peaks(outcome: Any) -> list[int]:

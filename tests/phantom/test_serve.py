@@ -19,7 +19,7 @@ CONFIG = {
     "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000,
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16",
 }  # fmt: skip
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 BLOCKS = 160
 """2,560 tokens: a request of max_model_len and a little more."""
 TRAFFIC = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.gate.lock import read_lock
+from ullage.verbs.check.gate.lock import read_lock
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 

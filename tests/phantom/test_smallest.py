@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.gpus.catalog import find_gpu
-from ullage.plan import fit, menu
-from ullage.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.search import fit, menu
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 

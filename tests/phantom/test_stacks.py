@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ullage.models.builtin import load_models
+from ullage.facts.families.builtin import load_models
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

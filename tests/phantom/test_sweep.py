@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 LINEAR = str(PROGRAMS / "linear.py")
 GPT2 = str(ROOT / "examples" / "gpt2" / "train.py")
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 MIB = 2**20
 TIMEOUT_S = 120
 # Of a device what hangs on the moment, not on the program.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.phantom.alone import printed_by
 
-from ullage.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.catalog import TECHNIQUES
 
 # What bfloat16 can tell apart, some times over.
 BFLOAT16 = 2e-2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ullage.clock import MatrixProduct, matrix_product
-from ullage.gpus import find_gpu
+from ullage.facts.gpus import find_gpu
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.versions import VERSIONS
 
 import ullage
-from ullage.record.torch_internals import INTERNALS
+from ullage.players.inside.torch_internals import INTERNALS
 
 pytestmark = [pytest.mark.phantom, pytest.mark.nightly]
 SOURCE = Path(ullage.__file__).parent.parent

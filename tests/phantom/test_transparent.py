@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.trace.model import EventKind
+from ullage.log.model import EventKind
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
@@ -138,7 +138,7 @@ def test_an_uncaught_exception_shows_no_frame_of_ullage(
     assert outcome.exit_code == 3
     shown = frames(outcome.stderr)
     assert shown
-    ours = Path("ullage") / "record"
+    ours = Path("ullage") / "players" / "inside"
     assert not [frame for frame in shown if str(ours) in frame or "bootstrap.py" in frame]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ullage.units import MIB
+from ullage.ground.units import MIB
 
 RunProgram = Callable[..., Any]
 pytestmark = pytest.mark.phantom

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.recipe import Lora, Recipe
-from ullage.gpus import find_gpu
-from ullage.models.builtin import find_model
-from ullage.ui.check import Check
-from ullage.ui.shape import reshape
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus import find_gpu
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.recipe import Lora, Recipe
+from ullage.verbs.ui.check import Check
+from ullage.verbs.ui.shape import reshape
 
 # asyncio waits for what it starts by itself.
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
@@ -36,7 +36,7 @@ def check(python: Path, model: str, recipe: Recipe, **turned: int) -> tuple[Any,
 
     async def play() -> Check:
         started = Check()
-        await started.start([sys.executable, "-m", "ullage.ui.check_child"], asked)
+        await started.start([sys.executable, "-m", "ullage.verbs.ui.check_child"], asked)
         while started.is_running:
             await asyncio.sleep(0.1)
         return started

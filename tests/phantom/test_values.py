@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ullage.trace.model import EventKind, Record
+from ullage.log.model import EventKind, Record
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

@@ -28,7 +28,7 @@ from tests.phantom.watching import (
     write_script,
 )
 
-from ullage.native.libraries import PHANTOM
+from ullage.ground.native.libraries import PHANTOM
 
 NUM_PROCESSES = 1000
 # Forks processes that each use a GPU, says their numbers, and ends them with its input.

@@ -23,7 +23,7 @@ from tests.phantom.watching import (
     write_script,
 )
 
-from ullage.native.libraries import PHANTOM
+from ullage.ground.native.libraries import PHANTOM
 
 # Uses the GPU and the bytes that it is told, says so, and ends with its input.
 USER = """

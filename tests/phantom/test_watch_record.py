@@ -17,11 +17,11 @@ import pytest
 from tests.phantom.bare_gpu import bare_environment
 from tests.phantom.conftest import MAIN, environment, execute, find_program
 
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.phantom.nvml.machine import machine_of, open_machine
-from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.protocol.variables import NVML
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.ground.protocol.variables import NVML
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.nvml.machine import machine_of, open_machine
+from ullage.players.phantom.torch_build import check_torch, find_torch
 
 pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 GPU = "h100-80gb"

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from ullage.explain.expandable import measure_expandable
-from ullage.phantom.device import choose_device
-from ullage.trace.replay import replay as replay_trace
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.whatif import settings
-from ullage.whatif.engine import what_if
-from ullage.whatif.outcomes import WhatIfReport
-from ullage.whatif.replays import Decider
-from ullage.whatif.settings import EXPANDABLE, Family, Setting
+from ullage.explain.whatif import settings
+from ullage.explain.whatif.engine import what_if
+from ullage.explain.whatif.outcomes import WhatIfReport
+from ullage.explain.whatif.replays import Decider
+from ullage.explain.whatif.settings import EXPANDABLE, Family, Setting
+from ullage.log.replay import replay as replay_trace
+from ullage.log.snapshot_reader import read_snapshot
+from ullage.players.phantom.device import choose_device
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
@@ -167,7 +167,7 @@ def test_a_setting_that_torch_does_not_know_is_told_and_not_recommended(
 def test_the_command_line_shows_it(run_program: RunProgram, thin_python: Path) -> None:
     path = run_program(PROGRAM, gpu="l4").directory / "snapshot.pickle"
     command = [
-        sys.executable, "-c", "from ullage.cli.main import main; main()", "what-if", str(path),
+        sys.executable, "-c", "from ullage.cli import main; main()", "what-if", str(path),
         "--python", str(thin_python), "--gpu", "l4", "--json",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)

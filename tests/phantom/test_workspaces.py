@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from ullage.explain.snapshot import explain_snapshot
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import check_torch, find_torch
-from ullage.protocol.run import Platform
-from ullage.trace.bounds import Otherwise
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.whatif.events import measure_by_events
-from ullage.whatif.replays import Where
+from ullage.explain.whatif.events import measure_by_events
+from ullage.explain.whatif.replays import Where
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.ground.protocol.run import Platform
+from ullage.log.bounds import Otherwise
+from ullage.log.snapshot_reader import read_snapshot
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import check_torch, find_torch
 
 pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]

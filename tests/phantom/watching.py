@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.nvml.machine import machine_of, open_machine
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.nvml.machine import machine_of, open_machine
 
 NUM_GPUS = 8
 MIB = 2**20
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 
 
 def make_node(directory: Path) -> Path:

@@ -1,5 +1,5 @@
-"""Makes requests to torch's own allocator, as programs/allocator_replay.py of the package does, and
-also tells the address that each took and what was reserved after it.
+"""Makes requests to torch's own allocator, as ground/programs/allocator_replay.py of the package
+does, and also tells the address that each took and what was reserved after it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[2] / "src" / "ullage" / "programs" / "allocator_replay.py"
+FILE = Path(__file__).parents[2] / "src" / "ullage" / "ground" / "programs" / "allocator_replay.py"
 _spec = importlib.util.spec_from_file_location("allocator_replay", FILE)
 assert _spec is not None and _spec.loader is not None
 replayer: Any = importlib.util.module_from_spec(_spec)

@@ -11,7 +11,7 @@ import sys
 import torch
 from torch import nn
 
-from ullage.record.steps.kernel_times import KernelTimes
+from ullage.players.inside.steps.kernel_times import KernelTimes
 
 BATCH, LENGTH, WIDTH, HEADS = 4, 256, 512, 8
 

@@ -12,10 +12,10 @@ import torch
 
 def failing_hooks() -> Any:
     """Everything of ullage's that a step calls raises; the program trains as it would alone."""
-    from ullage.record.owners.modules import Modules
-    from ullage.record.owners.ownership import Claims
-    from ullage.record.steps.steps import Steps
-    from ullage.record.values.cpu_ops import Beside
+    from ullage.players.inside.owners.modules import Modules
+    from ullage.players.inside.owners.ownership import Claims
+    from ullage.players.inside.steps.steps import Steps
+    from ullage.players.inside.values.cpu_ops import Beside
 
     def fail(*_arguments: Any, **_named: Any) -> None:
         raise ValueError("on purpose")

@@ -9,9 +9,9 @@ import sys
 import torch
 
 sys.path += sys.argv[1:]
-from ullage.watch.machine import MachineSource
-from ullage.watch.nvml.library import open_nvml
-from ullage.watch.sample_json import sample_from_line, sample_to_line
+from ullage.operate.watch.machine import MachineSource
+from ullage.operate.watch.nvml.library import open_nvml
+from ullage.operate.watch.sample_json import sample_from_line, sample_to_line
 
 source = MachineSource(open_nvml())
 before = source.read()

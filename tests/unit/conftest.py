@@ -13,9 +13,9 @@ import pytest
 from ullage.explain.compare.sweep import Point, Setting, SweepReport, explain_sweep, parse_number
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
-from ullage.gpus.catalog import Gpu, find_gpu
-from ullage.trace.model import Record
-from ullage.trace.reader import parse_record
+from ullage.facts.gpus.catalog import Gpu, find_gpu
+from ullage.log.model import Record
+from ullage.log.reader import parse_record
 
 _MARKS = {
     "F": ("forward_begin", {"grad": True}),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from benchmarks.accuracy.contexts import Machine, inside_frac, nccl_of, read, score
 
-from ullage.gpus import find_gpu
-from ullage.gpus.nccl import find_nccl_kernels, has_multicast
-from ullage.units import MIB
+from ullage.facts.gpus import find_gpu
+from ullage.facts.gpus.nccl import find_nccl_kernels, has_multicast
+from ullage.ground.units import MIB
 
 
 def test_the_readings_of_training_logs_are_inside_the_intervals() -> None:

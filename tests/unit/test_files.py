@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.files import NotWrittenError, is_stream, keep_file, write_text
+from ullage.ground.files import NotWrittenError, is_stream, keep_file, write_text
 
 
 @pytest.fixture(params=["links", "no links", "another file system"])

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.cli.crash import crash_report, write_crash
-from ullage.files import keep_file, make_directory, write_text
-from ullage.gate.cache import Cache
-from ullage.printable import hide_secrets
-from ullage.record.process.record_file import program_fields
-from ullage.trace.reader import read_record
-from ullage.watch.recording import Recording
+from ullage.ground.files import keep_file, make_directory, write_text
+from ullage.ground.printable import hide_secrets
+from ullage.log.reader import read_record
+from ullage.operate.watch.recording import Recording
+from ullage.players.inside.process.record_file import program_fields
+from ullage.verbs.check.gate.cache import Cache
+from ullage.verbs.command_line.crash import crash_report, write_crash
 
 STRANGER = 4711
 WORDS = (

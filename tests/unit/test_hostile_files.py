@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from ullage.cli import main
-from ullage.cli.crash import crash_report
-from ullage.cli.main import run_cli
-from ullage.errors import SpecError
-from ullage.files import check_writable, write_text
-from ullage.gate.lock import LOCK_NAME, parse_lock
-from ullage.gate.scenario import Case
-from ullage.phantom.program import resolve_program
-from ullage.printable import printable, printable_lines
-from ullage.techniques.plan import Plan
+from ullage import cli as main
+from ullage.act.techniques.plan import Plan
+from ullage.cli import run_cli
+from ullage.ground.errors import SpecError
+from ullage.ground.files import check_writable, write_text
+from ullage.ground.printable import printable, printable_lines
+from ullage.players.phantom.program import resolve_program
+from ullage.verbs.check.gate.lock import LOCK_NAME, parse_lock
+from ullage.verbs.check.gate.scenario import Case
+from ullage.verbs.command_line.crash import crash_report
 
 SCENARIO = '[scenario.train]\ncommand = "train.py"\ngpu = "l4"\n'
 NESTED = 5000
@@ -42,7 +42,7 @@ def refused(
 ) -> Refused:
     """`refused(*words)`: what `ullage WORDS` says as it exits with 2, in one line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ullage.api.check.run_cases", run_nothing)
+    monkeypatch.setattr("ullage.verbs.check.function.run_cases", run_nothing)
 
     def run(*words: str) -> str:
         code = run_cli(list(words))
@@ -229,7 +229,7 @@ def test_a_defect_is_told_in_a_line_and_a_file(
         raise ZeroDivisionError(f"\x1b[31mby zero at {HOME}/somebody/secret/train.py")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ullage.api.check.check.act", fail)
+    monkeypatch.setattr("ullage.verbs.check.function.check.act", fail)
     assert run_cli(["check"]) == main.CRASHED == 3
     said = capsys.readouterr().err
     assert said.startswith("ullage: a defect of ullage itself, ZeroDivisionError: \\x1b[31mby zero")

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.phantom.launch import LaunchOptions
-from ullage.phantom.launcher import launcher_of
-from ullage.phantom.program import UserProgram
-from ullage.phantom.rank import Rank
-from ullage.plan.launchers.launched import AccelerateLaunched, DeepSpeedLaunched, find_launched
-from ullage.plan.launchers.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
-from ullage.runs.job import Job
+from ullage.ground.errors import SpecError
+from ullage.players.phantom.launch import LaunchOptions
+from ullage.players.phantom.launcher import launcher_of
+from ullage.players.phantom.program import UserProgram
+from ullage.players.phantom.rank import Rank
+from ullage.search.launchers.launched import AccelerateLaunched, DeepSpeedLaunched, find_launched
+from ullage.search.launchers.shardings import SHARDINGS, Engine, Sharding, splitting_sequences
+from ullage.search.runs.job import Job
 
 
 def job_of(words: str, script: str = "train.py") -> Job:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
 from ullage.explain.servers.reader import find_other, read_start
-from ullage.parsing import parse_toml
-from ullage.trace.scrubbing.scrub import scrub_snapshot
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import parse_bytes
+from ullage.ground.errors import SpecError
+from ullage.ground.parsing import parse_toml
+from ullage.ground.units import parse_bytes
+from ullage.log.scrubbing.scrub import scrub_snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 LIMIT_S = 60.0
 NUM_CHARS = 150_000

@@ -25,7 +25,7 @@ from benchmarks.net.page import render
 from benchmarks.net.trial import Outcome, make_clone, nearest_tests, try_tier
 from benchmarks.results import divide, published
 
-EDIT = Mutant("edit 3", "src/ullage/units.py", 12, "n = 1", "n = 2")
+EDIT = Mutant("edit 3", "src/ullage/ground/units.py", 12, "n = 1", "n = 2")
 MEND = Mutant("mend 1a23f945", "", 0, "a request was not tried again", "")
 
 
@@ -226,8 +226,8 @@ def test_the_page_names_what_only_the_whole_suite_caught() -> None:
     assert "| all | 6 | 2 | 1 | 3 |" in page
     assert "that wait for it, `make test` catches 2 (67 %)" in page
     assert (
-        "- **edit 3**: src/ullage/units.py:12, `n = 1` became `n = 2`. Caught by `tests/c.py::d`. "
-        "Added: tests/e.py." in page
+        "- **edit 3**: src/ullage/ground/units.py:12, `n = 1` became `n = 2`. Caught by "
+        "`tests/c.py::d`. Added: tests/e.py." in page
     )
     assert "- **mend 1a23f945**: a request was not tried again. Caught by nothing." in page
 

@@ -9,8 +9,8 @@ from benchmarks.plans.partitioner import best, corrected
 from benchmarks.plans.partitioner_page import Taken
 from benchmarks.plans.partitioner_products import Cost, sets_worth_keeping, settings
 
-from ullage.plan.costs.profile import Profile, Stretch
-from ullage.plan.solver.problem import Problem
+from ullage.search.costs.profile import Profile, Stretch
+from ullage.search.solver.problem import Problem
 
 STRETCH = Stretch("backward", 0)
 # Of each product: bytes that a block keeps for it, operations that compute it again. Backward does

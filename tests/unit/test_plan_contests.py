@@ -7,10 +7,10 @@ import pytest
 from benchmarks.plans.brute import contest
 from benchmarks.plans.probed import ProbedSearch
 
-from ullage.plan.costs.blocks import Block
-from ullage.plan.findings import Candidate, Seen
-from ullage.plan.menu import Actions
-from ullage.techniques.technique import Action
+from ullage.act.techniques.technique import Action
+from ullage.search.costs.blocks import Block
+from ullage.search.findings import Candidate, Seen
+from ullage.search.menu import Actions
 
 CHECKPOINT, KERNEL = Action("checkpoint"), Action("optimizer_kernel")
 BLOCKS = tuple(Block(f"layers.{place}", "Layer") for place in range(4))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "# A guide\n\n[{text}]({link}) [code](../../src/ullage/units.py)\n\n## A heading\n"
+PAGE = "# A guide\n\n[{text}]({link}) [code](../../src/ullage/ground/units.py)\n\n## A heading\n"
 
 
 def build(directory: Path, link: str) -> subprocess.CompletedProcess[str]:

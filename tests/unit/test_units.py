@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.units import GIB, MIB, format_bytes, parse_bytes
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB, MIB, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ullage.runs.one import _unused_caches
-from ullage.trace.model import Record
+from ullage.log.model import Record
+from ullage.search.runs.one import _unused_caches
 
 NAME = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks.wheels import read_libraries, without_compilers
 
-from ullage.native.libraries import LIBRARY_DIR
+from ullage.ground.native.libraries import LIBRARY_DIR
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """\
@@ -50,7 +50,9 @@ def test_a_type_checker_has_the_types_of_the_wheel(tmp_path: Path) -> None:
 def test_the_libraries_of_a_wheel_are_of_its_machine(tmp_path: Path, machine: str) -> None:
     wheel = tmp_path / f"ullage-0-py3-none-manylinux_2_17_{machine}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(LIBRARY_DIR / "libullage_reader.so", "ullage/native/lib/libullage_reader.so")
+        archive.write(
+            LIBRARY_DIR / "libullage_reader.so", "ullage/ground/native/lib/libullage_reader.so"
+        )
     if machine != platform.machine():
         with pytest.raises(ValueError, match=r"found libraries of .*; expected .* alone"):
             read_libraries(wheel, tmp_path)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ullage.cli.main import run_cli
-from ullage.configuration.project_file import find_configuration, open_configuration
-from ullage.errors import SpecError
+from ullage.cli import run_cli
+from ullage.ground.config.project_file import find_configuration, open_configuration
+from ullage.ground.errors import SpecError
 
 TEXT = '[watch.notify.own]\ncommand = "touch was-run"\n'
 STRANGER = 4711
@@ -97,7 +97,9 @@ def test_verbs_say_which_file_they_found(
 ) -> None:
     (project / "ullage.toml").write_text('[scenario.train]\ncommand = "train.py"\ngpu = "l4"\n')
     monkeypatch.chdir(project / "below")
-    monkeypatch.setattr("ullage.api.check.run_cases", lambda *_: pytest.fail("not refused"))
+    monkeypatch.setattr(
+        "ullage.verbs.check.function.run_cases", lambda *_: pytest.fail("not refused")
+    )
     assert run_cli(["check", "no-such-scenario"]) == 2
     assert f"ullage: configuration: {project / 'ullage.toml'}\n" in capsys.readouterr().err
     (project / "ullage.toml").chmod(0o666)

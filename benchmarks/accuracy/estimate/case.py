@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ullage.estimate.training.recipe import Recipe
+from ullage.players.eager.training.recipe import Recipe
 
 FOLDER = Path(__file__).parent
 

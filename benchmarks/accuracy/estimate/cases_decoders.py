@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.accuracy.estimate.case import Case
-from ullage.estimate.training.recipe import Lora, Recipe
+from ullage.players.eager.training.recipe import Lora, Recipe
 
 LARGE = ("--memory", "4TiB")  # more than one GPU has: the case is about the sum, not about fitting
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchmarks.accuracy.estimate.case import Case
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.recipe import Recipe
-from ullage.models.builtin import find_model
+from ullage.facts.families.builtin import find_model
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.recipe import Recipe
 
 # (name, model, ranks, the rank that is played, layout, other fields of the recipe)
 _ROWS: Final[tuple[tuple[str, str, int, int, Layout, dict[str, Any]], ...]] = (

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from benchmarks.accuracy.estimate.case import Case
-from ullage.estimate.training.recipe import Lora, Recipe
-from ullage.models.builtin import find_model
+from ullage.facts.families.builtin import find_model
+from ullage.players.eager.training.recipe import Lora, Recipe
 
 __all__ = ["CASES"]
 

@@ -8,7 +8,7 @@ import json
 from typing import Any, Final
 
 from benchmarks.accuracy.estimate.case import FOLDER, Case
-from ullage.estimate.training.recipe import Recipe
+from ullage.players.eager.training.recipe import Recipe
 
 CONFIGS: Final[dict[str, dict[str, Any]]] = json.loads(
     (FOLDER / "configs_vision.json").read_text(encoding="utf-8")

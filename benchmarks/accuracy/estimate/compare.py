@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate, estimate_training
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.recipe import Lora, Recipe
-from ullage.gpus.catalog import find_gpu
-from ullage.models.config import Config
-from ullage.trace.category import Category
+from ullage.facts.families.config import Config
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.log.category import Category
+from ullage.players.eager.training.estimate import OUTSIDE, TrainingEstimate, estimate_training
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.recipe import Lora, Recipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Final
 
 from benchmarks.accuracy.estimate.__main__ import VECTORS, run_case
 from benchmarks.accuracy.estimate.case import Case, changes
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.recipe import Recipe
-from ullage.models.builtin import find_model
+from ullage.facts.families.builtin import find_model
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.recipe import Recipe
 
 FOUND = VECTORS.with_name("deepspeed_vectors.json")
 

@@ -23,10 +23,10 @@ from typing import Final
 from benchmarks.option_words import read_words
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
-from ullage.api.estimate import estimate_training
-from ullage.estimate.term import Interval, OwnedTerm
-from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate
-from ullage.protocol.options.estimate import TrainingOptions
+from ullage.players.eager.term import Interval, OwnedTerm
+from ullage.players.eager.training.estimate import OUTSIDE, TrainingEstimate
+from ullage.verbs.estimate.function import estimate_training
+from ullage.verbs.estimate.options import TrainingOptions
 
 FOLDER: Final = Path(__file__).parent
 ROOT: Final = FOLDER.parents[2]

@@ -2,8 +2,8 @@
 
     python train.py config.json '{"batch": 4, "length": 1024, "precision": "bf16"}'
 
-The second argument holds the fields of `ullage.estimate.training.recipe.Recipe` that are not its
-defaults, and "head", the transformers class that has the loss, such as AutoModelForCausalLM.
+The second argument holds the fields of `ullage.players.eager.training.recipe.Recipe` that are not
+its defaults, and "head", the transformers class that has the loss, such as AutoModelForCausalLM.
 """
 
 import json

@@ -2,7 +2,7 @@
 
     ullage run --world-size 8 -- train_ranks.py config.json '{"length": 64, "layout": {"data": 8}}'
 
-As train.py has it, with "layout": the fields of `ullage.estimate.training.layout.Layout`.
+As train.py has it, with "layout": the fields of `ullage.players.eager.training.layout.Layout`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A training loop with everything that `ullage.estimate.training.recipe.Recipe` can say.
+"""A training loop with everything that `ullage.players.eager.training.recipe.Recipe` can say.
 
     python train_recipes.py config.json '{"length": 1024, "optimizer": "adafactor"}'
 
@@ -127,7 +127,7 @@ def wrap(layers: nn.ModuleList, every: int, **options: Any) -> None:
 
 
 def make_optimizers(model: nn.Module, name: str) -> list[torch.optim.Optimizer]:
-    """The optimizers of a name in ullage.estimate.training.optimizers."""
+    """The optimizers of a name in ullage.players.eager.training.optimizers."""
     trained = [one for one in model.parameters() if one.requires_grad]
     kinds = torch.optim
     if name == "muon":

@@ -3,9 +3,9 @@ sentences, or of an encoder with a decoder. It knows nothing of ullage.
 
     python train_vision.py config.json '{"batch": 8, "image": 224, "precision": "bf16"}'
 
-The second argument holds the fields of `ullage.estimate.training.recipe.Recipe` that are not its
-defaults. The library is the one that the configuration is of: transformers (model_type), diffusers
-(_class_name) or timm (architecture).
+The second argument holds the fields of `ullage.players.eager.training.recipe.Recipe` that are not
+its defaults. The library is the one that the configuration is of: transformers (model_type),
+diffusers (_class_name) or timm (architecture).
 """
 
 import json

@@ -39,8 +39,8 @@ from benchmarks.accuracy.logs.row import (
 )
 from benchmarks.accuracy.logs.until_peak import PEAK
 from benchmarks.results import publish
-from ullage.phantom.environment import make_environment
-from ullage.protocol.options.env import EnvironmentSpec
+from ullage.players.phantom.environment import make_environment
+from ullage.verbs.env.options import EnvironmentSpec
 
 ROOT = HERE.parents[2]
 WORK = ROOT / "build" / "accuracy-logs"
@@ -70,7 +70,7 @@ def run_row(row: Row, python: Path, checkout: Path, work: Path) -> Result:
         variables["PYTHONPATH"] = str(HERE / "stand_ins")
     program = (checkout / row.folder / "train_gpt.py").resolve()
     command = (
-        sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--json",
+        sys.executable, "-c", "from ullage.cli import main; main()", "run", "--json",
         "--gpu", row.gpu, "--world-size", str(RANKS), "--rank", "0", "--python", str(python),
         "--snapshot", str(directory / "snapshot.pickle"),
         "--", str(HERE / "until_peak.py"), str(program),

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ullage.techniques.selective_checkpoint import is_product
+from ullage.act.techniques.selective_checkpoint import is_product
 
 sys.path.insert(0, str(Path(__file__).parent))
 from counted import Counted

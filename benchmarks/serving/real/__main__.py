@@ -17,9 +17,9 @@ from typing import Any, Final
 from benchmarks.serving.phantom_loops import run_on_phantom
 from benchmarks.serving.phantom_starts import start_twice
 from benchmarks.serving.real.page import PHANTOM, SERVERS, write_page
-from ullage.models.builtin import find_model
-from ullage.serve.host_time import MEASURED, NO_HOST_TIME
-from ullage.serve.traffic import load_traffic
+from ullage.facts.families.builtin import find_model
+from ullage.operate.serve.host_time import MEASURED, NO_HOST_TIME
+from ullage.operate.serve.traffic import load_traffic
 
 GPU: Final = "h100-80gb"
 ARCHITECTURE: Final = "LlamaForCausalLM"

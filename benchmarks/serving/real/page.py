@@ -18,11 +18,11 @@ import ullage
 from benchmarks.provenance import made_by
 from benchmarks.results import publish
 from benchmarks.serving.real.host import HostFigures, read_host
-from ullage.estimate.serving.kv_cache import token_bytes
-from ullage.models.architecture import read_model
-from ullage.models.find import find_config
-from ullage.serve.forecast.forecast import Forecast
-from ullage.units import GIB
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.find import find_config
+from ullage.facts.families.kv_cache import token_bytes
+from ullage.ground.units import GIB
+from ullage.operate.serve.forecast.forecast import Forecast
 
 __all__ = ["PHANTOM", "SERVERS", "write_page"]
 

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from ullage.serve.traffic import load_traffic
+from ullage.operate.serve.traffic import load_traffic
 
 SERVERS: Final = Path(__file__).resolve().parent / "servers.json"
 

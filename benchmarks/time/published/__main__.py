@@ -37,7 +37,7 @@ from benchmarks.time.published.row import (
     read_figures,
     read_recipes,
 )
-from ullage.errors import SnapshotError
+from ullage.ground.errors import SnapshotError
 
 RESULTS = HERE / "results.json"
 WORK = ROOT / "build" / "time-published"
@@ -49,7 +49,7 @@ def predict(recipe: Recipe, python: Path, folders: Mapping[str, str], work: Path
     directory = work / recipe.name
     directory.mkdir(parents=True, exist_ok=True)
     command = (
-        sys.executable, "-c", "from ullage.cli.main import main; main()", "run", "--time", "--json",
+        sys.executable, "-c", "from ullage.cli import main; main()", "run", "--time", "--json",
         "--python", str(python), "--snapshot", str(directory / "snapshot.pickle"),
         *recipe.arguments(folders),
     )  # fmt: skip

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from benchmarks.time.published.row import Prediction, Recipe, read_recipes
 from ullage.clock.step_time import StepTime
-from ullage.gpus import find_gpu
-from ullage.runs.timing import time_process
-from ullage.trace.reader import read_record
+from ullage.facts.gpus import find_gpu
+from ullage.log.reader import read_record
+from ullage.search.runs.timing import time_process
 
 
 def clock_kept(directory: Path, recipe: Recipe) -> Prediction:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ullage.protocol.job import Job, JobDevice, StepPeak, job_path, publish_job
+from ullage.ground.protocol.job import Job, JobDevice, StepPeak, job_path, publish_job
 
 START_S = 1_790_000_000.0
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from ullage.answers.block_kinds import Blocks, Cell, Headline, Lines, Row, Table, Title, Tone, Word
-from ullage.printable import printable, printable_lines
+from ullage.ground.printable import printable, printable_lines
 
 
 @dataclass(frozen=True, slots=True)

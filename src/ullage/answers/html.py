@@ -30,7 +30,7 @@ from ullage.answers.block_kinds import (
     shown_blocks,
 )
 from ullage.answers.plot import draw_plot
-from ullage.version import __version__
+from ullage.ground.version import __version__
 
 # The map's, in the order of their dependencies.
 _SCRIPTS: Final = (

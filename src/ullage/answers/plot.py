@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ullage.answers.block_kinds import Drawn, Plot, PlotAxis, Point, Series
-from ullage.errors import SpecError
-from ullage.files import check_writable, keep_file
+from ullage.ground.errors import SpecError
+from ullage.ground.files import check_writable, keep_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -37,7 +37,7 @@ from ullage.answers.block_kinds import (
     Word,
     shown_blocks,
 )
-from ullage.printable import printable, printable_lines
+from ullage.ground.printable import printable, printable_lines
 
 _EIGHTHS: Final = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _LEAST_BAR, _MOST_BAR = 6, 24

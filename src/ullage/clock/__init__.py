@@ -1,7 +1,7 @@
 """How long kernels take on a GPU, as intervals of seconds, from published measurements.
 
 >>> from ullage.clock import MatrixProduct, matrix_product
->>> from ullage.gpus import find_gpu
+>>> from ullage.facts.gpus import find_gpu
 >>> time = matrix_product(find_gpu("h100"), MatrixProduct(4096, 4096, 4096), "bfloat16")
 >>> time.low_s < time.s < time.high_s
 True

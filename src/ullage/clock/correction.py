@@ -23,7 +23,7 @@ from typing import Final
 
 from ullage.clock.cost import Category, Cost
 from ullage.clock.given_work import GivenWork, KernelLaunch, Product
-from ullage.trace.kernel_times import KernelTimes
+from ullage.log.kernel_times import KernelTimes
 
 _LEFT: Final = "not corrected by measurements: other kinds of work, copies, messages, and the host"
 

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ullage.errors import SpecError
-from ullage.gpus import Gpu
+from ullage.facts.gpus import Gpu
+from ullage.ground.errors import SpecError
 
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Gb|GB|Tb|TB)/s")
 _BYTES: Final = {"Gb": 1e9 / 8, "GB": 1e9, "Tb": 1e12 / 8, "TB": 1e12}

@@ -21,8 +21,8 @@ from ullage.clock.duration import Duration, around
 from ullage.clock.relatives import Match, find_table, slug_of, with_roof
 from ullage.clock.table import load_widths
 from ullage.clock.work import ITEMSIZES, Attention, Collective, Kind, MatrixProduct, roofline
-from ullage.errors import SpecError
-from ullage.gpus import Gpu
+from ullage.facts.gpus import Gpu
+from ullage.ground.errors import SpecError
 
 # The tables that have the quantisation of an operand in them, and the least share of bfloat16's
 # time that the product takes: its share of the operands' bytes.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from ullage.clock.step_time import Interval, StepTime
-from ullage.protocol.plain import As
+from ullage.ground.protocol.plain import As
 
 _HOUR_S = 3600
 

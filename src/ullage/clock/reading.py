@@ -15,7 +15,7 @@ from ullage.clock.given_work import (
     LibraryCall,
     Product,
 )
-from ullage.trace.work_log import WorkKind, WorkRow
+from ullage.log.work_log import WorkKind, WorkRow
 
 # cudaDataType (library_types.h), and 100 for TF32.
 _PRECISIONS: Final = {

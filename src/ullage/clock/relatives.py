@@ -15,9 +15,9 @@ from typing import Final
 from ullage.clock.duration import Width
 from ullage.clock.table import Table, load_table, load_widths, table_names
 from ullage.clock.work import Kind, Roof
-from ullage.errors import SpecError
-from ullage.gpus import Gpu, find_gpu
-from ullage.gpus.peaks import flops_per_s, peer_bytes_per_s
+from ullage.facts.gpus import Gpu, find_gpu
+from ullage.facts.gpus.peaks import flops_per_s, peer_bytes_per_s
+from ullage.ground.errors import SpecError
 
 COLLECTIVES: Final = frozenset(
     {

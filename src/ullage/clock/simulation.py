@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from ullage.clock.contention import Bound, Contention, Load
 from ullage.clock.sharing import Sharing
-from ullage.trace.work_log import EntryKind
+from ullage.log.work_log import EntryKind
 
 _QUEUE: Final = 1024
 

@@ -21,10 +21,10 @@ from ullage.clock.host import HostInterval
 from ullage.clock.simulation import Moment, Run, WorkTimes, simulate
 from ullage.clock.spread import Spread, waiting_share
 from ullage.clock.step_time import NO_MODULE, Interval, Share, Span, StepTime
-from ullage.gpus import Gpu
-from ullage.gpus.peaks import flops_per_s
-from ullage.trace.record_schema import WORK_MARKS
-from ullage.trace.work_log import EntryKind, WorkLog
+from ullage.facts.gpus import Gpu
+from ullage.facts.gpus.peaks import flops_per_s
+from ullage.log.record_schema import WORK_MARKS
+from ullage.log.work_log import EntryKind, WorkLog
 
 _STEP: Final = WORK_MARKS.index("step")
 _FORWARD: Final = WORK_MARKS.index("forward_begin")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from ullage.protocol.plain import As, Mark, figure
+from ullage.ground.protocol.plain import As, Mark, figure
 
 _NUMBER = re.compile(r"\d+")
 

@@ -22,7 +22,7 @@ import numpy as np
 from ullage.clock.duration import Width
 from ullage.clock.grid import Floats, Grid, fill
 from ullage.clock.work import Attention, Collective, Kind, MatrixProduct, Roof, roofline
-from ullage.errors import SpecError
+from ullage.ground.errors import SpecError
 
 STEPS: Final = 128
 """Steps of an octave in a file."""

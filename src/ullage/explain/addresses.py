@@ -2,15 +2,15 @@
 
 The allocator takes the lower of two free blocks of one size. The order is that of one system's
 driver as far as it is known (docs/results/truth.md); a replay under the other's shows what can
-depend on it (whatif/variants.py).
+depend on it (explain/whatif/variants.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ullage.trace.bounds import Otherwise
-from ullage.trace.model import DeviceTotals, Record
+from ullage.log.bounds import Otherwise
+from ullage.log.model import DeviceTotals, Record
 
 
 @dataclass(frozen=True, slots=True)

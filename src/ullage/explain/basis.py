@@ -15,12 +15,12 @@ from ullage.explain.completion import Completion
 from ullage.explain.reserved import find_reserved
 from ullage.explain.tuning import Tuning
 from ullage.explain.workspaces import Workspaces
-from ullage.trace.assumptions import Assumption, AssumptionKind
-from ullage.trace.model import Record
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.log.assumptions import Assumption, AssumptionKind
+from ullage.log.model import Record
 
 if TYPE_CHECKING:
-    from ullage.gpus.catalog import Gpu
+    from ullage.facts.gpus.catalog import Gpu
 
 
 # What depends on a replay: in words, how often, and both ends in bytes.

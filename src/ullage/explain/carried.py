@@ -13,8 +13,8 @@ import functools
 import numpy as np
 
 from ullage.explain.moments.course import Course, Phase
-from ullage.trace.blocks import Blocks, BoolArray
-from ullage.trace.model import Int64Array, Record
+from ullage.log.blocks import Blocks, BoolArray
+from ullage.log.model import Int64Array, Record
 
 
 def find_carried(record: Record, blocks: Blocks, course: Course) -> BoolArray:

@@ -2,8 +2,8 @@
 
 A block that another stream has used is reused only when that stream's work is done, and no program
 says when that is. The phantom's is done as late as can be: when the host has waited for it. The
-other end, all of it done at once, is measured by a replay (whatif/completion.py) where the run kept
-a snapshot; where it kept none, no less can be reserved than was allocated.
+other end, all of it done at once, is measured by a replay (explain/whatif/completion.py) where the
+run kept a snapshot; where it kept none, no less can be reserved than was allocated.
 
 What a collective works on is allocated until the collective is seen to be done, unless the program
 waits for it. At once done, such a block may go right after its last use, the other end of what is
@@ -20,10 +20,10 @@ import numpy as np
 
 from ullage.explain.moments.levels import read_levels
 from ullage.explain.moments.spikes import levels_without
-from ullage.protocol.plain import As, Mark
-from ullage.trace.blocks import Blocks, BoolArray, find_blocks, read_blocks
-from ullage.trace.bounds import Otherwise
-from ullage.trace.model import DeviceTotals, Record
+from ullage.ground.protocol.plain import As, Mark
+from ullage.log.blocks import Blocks, BoolArray, find_blocks, read_blocks
+from ullage.log.bounds import Otherwise
+from ullage.log.model import DeviceTotals, Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import numpy as np
 
 from ullage.explain.log import Log, read_log
 from ullage.explain.moments.growth import rate_of, step_growth
-from ullage.explain.moments.ledger import Ledger, Ownership, balance
 from ullage.explain.moments.levels import read_levels
 from ullage.explain.moments.steps import EvaluationPeak, StepPeak, counted_steps, peak_per_step
 from ullage.explain.owners.modules import ModuleShare, share_by_module
@@ -19,13 +18,78 @@ from ullage.explain.owners.owners import sum_by_category
 from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.reserved import Reserved, find_reserved
 from ullage.explain.verdict import Headroom, find_headroom
-from ullage.protocol.plain import As, Mark, Only, figure
-from ullage.trace.growth import LEAST_BYTES
-from ullage.trace.model import Category, DeviceTotals, OutOfMemory, Record
-from ullage.units import format_bytes
+from ullage.ground.protocol.plain import As, Mark, Only, figure
+from ullage.ground.units import format_bytes
+from ullage.log.growth import LEAST_BYTES
+from ullage.log.model import Category, DeviceTotals, OutOfMemory, Record
 
 if TYPE_CHECKING:
-    from ullage.gpus.catalog import Gpu
+    from ullage.facts.gpus.catalog import Gpu
+
+
+# The use of a device's memory at one moment: the peak of allocated bytes, or when it ran out.
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The owners of a device's allocated bytes at a position; they sum to `allocated_bytes`.
+
+    Whole blocks are counted, so rounding belongs to the owner of the block. Bytes that are missing
+    from the log, because it was capped, are UNATTRIBUTED.
+    """
+
+    position: int
+    allocated_bytes: Annotated[int, Mark.NO_KEY]
+    by_category: Annotated[Mapping[Category, int], As("owners")]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The bytes of a device at one moment: owners + cache + context + non-torch + others
+    + free == total.
+
+    Attributes:
+        owners: the owners of the allocated bytes.
+        cache_bytes: the bytes reserved by the allocator and not allocated.
+        context_bytes: the driver's context: its upper bound, or its size when memory ran out.
+        non_torch_bytes: the bytes that libraries allocate outside the allocator.
+        others_bytes: the bytes of the run's other processes, as in `DeviceTotals`.
+        total_bytes: the memory of the device.
+        free_bytes: the remaining bytes; negative where the device is too small.
+        modules: the allocated bytes by module.
+    """
+
+    owners: Annotated[Ownership, Mark.FLAT]
+    cache_bytes: int
+    context_bytes: int
+    non_torch_bytes: int
+    others_bytes: Annotated[int, As("other_processes_bytes")]
+    total_bytes: int
+    free_bytes: int
+    modules: tuple[ModuleShare, ...]
+
+
+def balance(
+    owners: Ownership,
+    modules: tuple[ModuleShare, ...],
+    *,
+    reserved_bytes: int,
+    context_bytes: int,
+    non_torch_bytes: int,
+    others_bytes: int,
+    total_bytes: int,
+) -> Ledger:
+    """Returns the ledger of a device on which the allocator reserved `reserved_bytes`."""
+    return Ledger(
+        owners=owners,
+        modules=modules,
+        cache_bytes=reserved_bytes - owners.allocated_bytes,
+        context_bytes=context_bytes,
+        non_torch_bytes=non_torch_bytes,
+        others_bytes=others_bytes,
+        total_bytes=total_bytes,
+        free_bytes=total_bytes - reserved_bytes - context_bytes - non_torch_bytes - others_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ settings comes to what was recorded, to the byte.
 
 from __future__ import annotations
 
-from ullage.programs.allocator_replay import ATTEMPT, RETRY
-from ullage.trace.addresses import platform_of
-from ullage.trace.blocks import held_before
-from ullage.trace.replay import Replay
-from ullage.trace.requests import find_requests
-from ullage.trace.rules import ORDERS, make_settings, read_settings
-from ullage.trace.snapshot import Snapshot
-from ullage.trace.ties import BY_ADDRESS, BY_AGE
+from ullage.ground.programs.allocator_replay import ATTEMPT, RETRY
+from ullage.log.addresses import platform_of
+from ullage.log.blocks import held_before
+from ullage.log.replay import Replay
+from ullage.log.requests import find_requests
+from ullage.log.rules import ORDERS, make_settings, read_settings
+from ullage.log.snapshot import Snapshot
+from ullage.log.ties import BY_ADDRESS, BY_AGE
 
 
 def measure_expandable(snapshot: Snapshot, replay: Replay, device: int) -> int | None:

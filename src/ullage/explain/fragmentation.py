@@ -13,11 +13,11 @@ from typing import Annotated
 
 import numpy as np
 
-from ullage.protocol.plain import As, Mark, figure
-from ullage.trace.blocks import BoolArray
-from ullage.trace.replay import Replay
-from ullage.trace.rules import make_settings, round_sizes
-from ullage.trace.snapshot import Int64Array, Snapshot
+from ullage.ground.protocol.plain import As, Mark, figure
+from ullage.log.blocks import BoolArray
+from ullage.log.replay import Replay
+from ullage.log.rules import make_settings, round_sizes
+from ullage.log.snapshot import Int64Array, Snapshot
 
 
 @dataclass(frozen=True, slots=True)

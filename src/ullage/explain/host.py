@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from ullage.protocol.plain import As
-from ullage.trace.model import Record
+from ullage.ground.protocol.plain import As
+from ullage.log.model import Record
 
 
 class HostMemory(NamedTuple):

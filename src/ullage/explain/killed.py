@@ -10,21 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ullage.record.process.levels import DeviceLevels, Levels
-from ullage.trace.assumptions import Assumption, AssumptionKind
-from ullage.trace.model import (
-    Claims,
-    DeviceTotals,
-    Events,
-    ExitKind,
-    ProgramExit,
-    Record,
-    Workspaces,
-)
-from ullage.version import __version__
+from ullage.ground.version import __version__
+from ullage.log.assumptions import Assumption, AssumptionKind
+from ullage.log.model import Claims, DeviceTotals, Events, ExitKind, ProgramExit, Record, Workspaces
+from ullage.players.inside.process.levels import DeviceLevels, Levels
 
 if TYPE_CHECKING:
-    from ullage.gpus.catalog import Gpu
+    from ullage.facts.gpus.catalog import Gpu
 
 
 def record_of(pid: int, levels: Levels, gpu: Gpu, torch: str) -> Record:

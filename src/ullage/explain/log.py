@@ -14,8 +14,8 @@ from ullage.explain.moments.course import Course, read_course
 from ullage.explain.owners.modules import attribute_modules
 from ullage.explain.owners.owners import Owners
 from ullage.explain.owners.ownership import attribute_record
-from ullage.trace.blocks import Blocks, read_blocks
-from ullage.trace.model import Record
+from ullage.log.blocks import Blocks, read_blocks
+from ullage.log.model import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ullage.explain.program import Program
-from ullage.trace.model import ExitKind, ProgramExit, Record
+from ullage.log.model import ExitKind, ProgramExit, Record
 
 _MAX_SIGNAL = 64
 _MINUTE_S = 60

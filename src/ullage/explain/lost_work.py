@@ -23,7 +23,7 @@ import numpy as np
 
 from ullage.explain.moments.course import Phase, read_course
 from ullage.explain.moments.evaluations import Forward, find_rounds_of_marks
-from ullage.trace.model import MarkKind, OutOfMemory, Record
+from ullage.log.model import MarkKind, OutOfMemory, Record
 
 _IN_CALLS = (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.OPTIMIZER)
 _COPY = re.compile(r"#\d+")

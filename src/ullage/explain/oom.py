@@ -19,10 +19,10 @@ import numpy as np
 
 from ullage.explain.fragmentation import Fragmentation
 from ullage.explain.moments.growth import Growth
-from ullage.protocol.plain import figure
-from ullage.trace.model import DeviceTotals
-from ullage.trace.replay import Replay
-from ullage.trace.rules import PAGE_BYTES, segment_bytes
+from ullage.ground.protocol.plain import figure
+from ullage.log.model import DeviceTotals
+from ullage.log.replay import Replay
+from ullage.log.rules import PAGE_BYTES, segment_bytes
 
 _SPIKE_FRAC = 0.5
 _OTHERS_FRAC = 0.05

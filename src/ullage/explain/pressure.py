@@ -4,7 +4,7 @@ recorded run, requests, and the memory of token generation.
     report = explain_pressure(record.measured.pressure)
     report.sentence     # "6 of 24 steps had a retry: their median is 2.3 times that of the others"
 
-Percentiles are those of counted bins, to `ullage.trace.durations.RELATIVE_ERROR`.
+Percentiles are those of counted bins, to `ullage.log.durations.RELATIVE_ERROR`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from ullage.protocol.plain import As, Mark, figure
-from ullage.trace.durations import RELATIVE_ERROR, Durations, sum_up
-from ullage.trace.model import Record
-from ullage.trace.pressure import MeasuredPressure, RequestRow, Window
+from ullage.ground.protocol.plain import As, Mark, figure
+from ullage.log.durations import RELATIVE_ERROR, Durations, sum_up
+from ullage.log.model import Record
+from ullage.log.pressure import MeasuredPressure, RequestRow, Window
 
 MAX_ROWS = 20
 _FEW = 5

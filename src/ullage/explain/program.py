@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from ullage.protocol.plain import As, Mark, Only
-from ullage.record.requests.requests import Noted
+from ullage.ground.protocol.plain import As, Mark, Only
+from ullage.players.inside.requests.requests import Noted
 
 if TYPE_CHECKING:
-    from ullage.techniques.applying.outcome import Outcome
+    from ullage.act.techniques.applying.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)

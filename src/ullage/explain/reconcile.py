@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ullage.explain.fragmentation import Fragmentation
-from ullage.protocol.plain import figure
-from ullage.trace.model import DeviceTotals
+from ullage.ground.protocol.plain import figure
+from ullage.log.model import DeviceTotals
 
 
 @dataclass(frozen=True, slots=True)

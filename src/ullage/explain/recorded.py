@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from ullage.errors import SpecError
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
-from ullage.gpus.catalog import Gpu, find_gpu
-from ullage.trace.model import DeviceTotals, Record
-from ullage.units import format_bytes
+from ullage.facts.gpus.catalog import Gpu, find_gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.units import format_bytes
+from ullage.log.model import DeviceTotals, Record
 
 _LIKE_ANY = "h100-80gb"  # for figures that no answer of a record depends on
 _MIN_RANKS = 3

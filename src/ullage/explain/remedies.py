@@ -5,7 +5,7 @@ findings[1].trial.makes_it_fit, findings[1].trial.reason
 
 Arithmetic alone can answer no, never yes. It does so where a remedy frees less than the failed
 request lacked. Where a remedy frees enough, the trace still ends there:
-whatif/remedies.py replays it, and plan/remedy_runs.py runs the program.
+explain/whatif/remedies.py replays it, and search/remedy_runs.py runs the program.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ullage.errors import SnapshotError
 from ullage.explain.moments.spikes import levels_without
 from ullage.explain.oom import Cause, Shortage
 from ullage.explain.rules.rule import Finding, Kind
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import MakesItFit, Relief, Trial
-from ullage.trace.model import Record
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array
-from ullage.units import format_bytes
+from ullage.ground.errors import SnapshotError
+from ullage.ground.units import format_bytes
+from ullage.log.model import Record
+from ullage.log.replay import Replay
+from ullage.log.snapshot import Int64Array
 
 # How many findings of a program that fits are examined.
 FIRST = 3
@@ -252,7 +252,7 @@ def find_remedies(path: str, record: Record) -> tuple[Finding, ...]:
     """The findings in the snapshot of a process with its record; empty where it cannot be read."""
     from ullage.explain.rules.registry import find_findings
     from ullage.explain.snapshot import explain_snapshot
-    from ullage.trace.snapshot_reader import read_snapshot
+    from ullage.log.snapshot_reader import read_snapshot
 
     try:
         report = explain_snapshot(read_snapshot(Path(path), has_record=False), record)

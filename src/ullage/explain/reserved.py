@@ -9,8 +9,8 @@ from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.completion import Completion, find_completion
 from ullage.explain.tuning import Tuning, find_tuning
 from ullage.explain.workspaces import Workspaces, find_workspaces
-from ullage.protocol.plain import As, Mark, figure
-from ullage.trace.model import DeviceTotals, Record
+from ullage.ground.protocol.plain import As, Mark, figure
+from ullage.log.model import DeviceTotals, Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,20 +27,20 @@ from ullage.explain.verdict import (
     was_interrupted,
 )
 from ullage.explain.warnings import find_warnings
-from ullage.protocol.plain import As, Mark, figure, plain
-from ullage.record.requests.requests import Noted
-from ullage.trace.model import OutOfMemory, ProgramExit, Record, Stop
-from ullage.units import format_bytes
-from ullage.version import __version__
+from ullage.ground.protocol.plain import As, Mark, figure, plain
+from ullage.ground.units import format_bytes
+from ullage.ground.version import __version__
+from ullage.log.model import OutOfMemory, ProgramExit, Record, Stop
+from ullage.players.inside.requests.requests import Noted
 
 if TYPE_CHECKING:
     from ullage.clock.price import Expense
     from ullage.clock.step_time import StepTime
     from ullage.explain.rules.rule import Finding
-    from ullage.gpus.catalog import Gpu
+    from ullage.facts.gpus.catalog import Gpu
 
 
-_OURS = "ullage.errors."
+_OURS = "ullage.ground.errors."
 
 
 @dataclass(frozen=True, slots=True)

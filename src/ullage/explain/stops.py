@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ullage.trace.model import ExitKind, ProgramExit, StepKind, Stop
+from ullage.log.model import ExitKind, ProgramExit, StepKind, Stop
 
 
 def find_stop(exits: Iterable[ProgramExit]) -> Stop | None:

@@ -15,9 +15,9 @@ import numpy as np
 from ullage.explain.moments.course import Course, Phase
 from ullage.explain.moments.growth import Growth
 from ullage.explain.owners.ownership import code_of
-from ullage.protocol.plain import figure
-from ullage.trace.model import Category, UInt8Array
-from ullage.trace.replay import Replay
+from ullage.ground.protocol.plain import figure
+from ullage.log.model import Category, UInt8Array
+from ullage.log.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ import numpy as np
 
 from ullage.explain.moments.course import Course
 from ullage.explain.owners.matching import Match
-from ullage.protocol.plain import Mark
-from ullage.trace.blocks import BoolArray, find_blocks
-from ullage.trace.model import Copies, Int64Array
-from ullage.trace.replay import Replay
+from ullage.ground.protocol.plain import Mark
+from ullage.log.blocks import BoolArray, find_blocks
+from ullage.log.model import Copies, Int64Array
+from ullage.log.replay import Replay
 
 _MIN_STEPS = 3
 _OFTEN_FRAC = 0.5

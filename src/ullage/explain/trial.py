@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from ullage.protocol.plain import As
-from ullage.trace.snapshot import Int64Array
+from ullage.ground.protocol.plain import As
+from ullage.log.snapshot import Int64Array
 
 
 class MakesItFit(enum.Enum):

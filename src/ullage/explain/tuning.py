@@ -2,8 +2,8 @@
 
 Where it is, Inductor times its kernels before it first launches them, and what that allocates moves
 the peak of what is reserved, up or down. The run itself is the cold end. The warm end is measured
-by a replay (whatif/tuning.py) where the run kept a snapshot; where it kept none, no less can be
-reserved than was allocated.
+by a replay (explain/whatif/tuning.py) where the run kept a snapshot; where it kept none, no less
+can be reserved than was allocated.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ullage.protocol.plain import As, Mark
-from ullage.trace.bounds import Otherwise
-from ullage.trace.model import DeviceTotals, Record
+from ullage.ground.protocol.plain import As, Mark
+from ullage.log.bounds import Otherwise
+from ullage.log.model import DeviceTotals, Record
 
 
 @dataclass(frozen=True, slots=True)

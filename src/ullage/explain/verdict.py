@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from ullage.explain.reserved import Reserved
-from ullage.protocol.plain import As, Mark, figure
-from ullage.trace.model import DeviceTotals, ExitKind, ProgramExit
+from ullage.ground.protocol.plain import As, Mark, figure
+from ullage.log.model import DeviceTotals, ExitKind, ProgramExit
 
 if TYPE_CHECKING:
-    from ullage.gpus.catalog import Gpu
+    from ullage.facts.gpus.catalog import Gpu
 
 
 class Verdict(enum.Enum):

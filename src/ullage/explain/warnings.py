@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ullage.explain.device import DeviceReport
 from ullage.explain.host import HostMemory, host_memory
 from ullage.explain.moments.steps import StepPeak
-from ullage.trace.model import MarkKind, OutOfMemory, Record
-from ullage.units import MIB, format_bytes
+from ullage.ground.units import MIB, format_bytes
+from ullage.log.model import MarkKind, OutOfMemory, Record
 
 _SETTLED_FRAC = 0.005
 """Peaks of two steps that differ by no more than this fraction are called the same."""

@@ -1,7 +1,7 @@
 """How much depends on the scratch memory of closed libraries, whose sizes follow a model.
 
 Where the run kept a snapshot, both ends of the peaks were measured by a replay
-(whatif/workspaces.py). Elsewhere, and of what the replay leaves out, the bounds of the most
+(explain/whatif/workspaces.py). Elsewhere, and of what the replay leaves out, the bounds of the most
 uncertain workspace are known alone; such memory lives for one operation.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ullage.trace.assumptions import AssumptionKind
-from ullage.trace.bounds import Otherwise
-from ullage.trace.model import DeviceTotals, Record
+from ullage.log.assumptions import AssumptionKind
+from ullage.log.bounds import Otherwise
+from ullage.log.model import DeviceTotals, Record
 
 # Another algorithm needs less, so one whose workspace cannot be had is not taken
-# (phantom/csrc/answers/cudnn_workspace.c).
+# (players/phantom/csrc/answers/cudnn_workspace.c).
 _CONVOLUTION = "cuDNN convolution"
 
 

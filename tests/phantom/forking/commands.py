@@ -6,9 +6,9 @@ import importlib
 from typing import Any
 
 _MODULES = (
-    "ullage.answers.text",
-    "ullage.api.fit", "ullage.api.run", "ullage.cli.main", "ullage.cli.run", "ullage.explain.run",
-    "ullage.phantom.artifacts", "ullage.plan.fit", "ullage.report.text.run",
+    "ullage.answers.text", "ullage.verbs.fit.function", "ullage.verbs.run.function", "ullage.cli",
+    "ullage.verbs.run.command", "ullage.explain.run", "ullage.players.phantom.artifacts",
+    "ullage.search.fit", "ullage.verbs.run.text",
 )  # fmt: skip
 
 

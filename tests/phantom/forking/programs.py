@@ -25,8 +25,8 @@ def prepare(settings: dict[str, Any]) -> None:
     assert spec is not None and spec.loader is not None
     sys.modules["ullage"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["ullage"])
-    from ullage.phantom.bootstrap import stubs_for_libraries
+    from ullage.players.phantom.bootstrap import stubs_for_libraries
 
     with stubs_for_libraries():
         importlib.import_module("torch")
-    importlib.import_module("ullage.record.entrances.simulated_gpu")
+    importlib.import_module("ullage.players.inside.entrances.simulated_gpu")

@@ -13,11 +13,11 @@ from typing import Any
 from tests.phantom.forking import client
 
 import ullage
-from ullage.errors import UllageError
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom.device import choose_device
-from ullage.phantom.launch import LaunchOptions, make_environment
-from ullage.phantom.torch_build import check_torch, find_torch
+from ullage.ground.errors import UllageError
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.launch import LaunchOptions, make_environment
+from ullage.players.phantom.torch_build import check_torch, find_torch
 
 _MAX_CHARS = 80
 

@@ -13,7 +13,7 @@ from contract import fail, raised
 from training import LENGTH, VOCABULARY, WIDTH, Faults
 
 import ullage
-from ullage.runtime.requests.cache_need import find_cache_need
+from ullage.act.guard.requests.inference import find_cache_need
 
 RUNG = {"cache": "lean"}
 LLAMA = {

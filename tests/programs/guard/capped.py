@@ -16,8 +16,8 @@ import torch
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.errors import SpecError
-from ullage.techniques.applying.process_memory import read_process_memory
+from ullage.act.techniques.applying.cap import read_process_memory
+from ullage.ground.errors import SpecError
 
 STEP = 96 << 20
 

@@ -11,11 +11,11 @@ from torch import nn
 from training import ConvNet, Faults, differences, unseen
 
 import ullage
-from ullage.errors import GuardError, PlanError, SpecError
-from ullage.runtime.ladder import choose_plans
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.guard.ladder import choose_plans
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import GuardError, PlanError, SpecError
 
 SCENARIOS = {}
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from training import Faults, differences
 
-from ullage.errors import GuardError
+from ullage.ground.errors import GuardError
 
 
 class Run(NamedTuple):

@@ -19,9 +19,9 @@ from torch import nn
 from training import unseen
 
 import ullage
-from ullage.runtime.ladder import choose_plans
-from ullage.techniques.ladder_file import LadderFile, Proof, ProvedRung
-from ullage.techniques.technique import Action
+from ullage.act.guard.ladder import choose_plans
+from ullage.act.techniques.ladder_file import LadderFile, Proof, ProvedRung
+from ullage.act.techniques.technique import Action
 
 GIB = 1 << 30
 

@@ -19,8 +19,8 @@ from torch import nn
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.errors import GuardError
-from ullage.runtime.batches.kept_state import KeptState
+from ullage.act.guard.batches.kept_state import KeptState
+from ullage.ground.errors import GuardError
 
 WIDTH = 1024
 

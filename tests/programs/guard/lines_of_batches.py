@@ -14,8 +14,8 @@ import sys
 import numpy as np
 
 sys.path.insert(0, sys.argv[1])
-from ullage.errors import GuardError
-from ullage.runtime.batches import largest_batch
+from ullage.act.guard.batches import largest_batch
+from ullage.ground.errors import GuardError
 
 LIMIT_BYTES = 1000
 SIZES = (2, 4, 8)

@@ -8,7 +8,7 @@ import json
 
 import torch
 
-from ullage.runtime.progress import Progress
+from ullage.act.guard.progress import Progress
 
 ELEMENTS = 1 << 12
 TRIES = 50

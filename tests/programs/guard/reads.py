@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils import swap_tensors
 
-from ullage.errors import GuardError
-from ullage.runtime.reads.counters import Counters, Flags
-from ullage.runtime.reads.native_reads import load_reads
-from ullage.runtime.state.generators import RandomStates
+from ullage.act.guard.reads.counters import Counters, Flags
+from ullage.act.guard.reads.native_reads import load_reads
+from ullage.act.guard.state.generators import RandomStates
+from ullage.ground.errors import GuardError
 
 
 def make_parameters() -> list[Any]:

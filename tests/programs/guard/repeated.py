@@ -32,7 +32,7 @@ from cases import CASES, with_checkpoints
 from training import Faults, Training, differences
 
 import ullage
-from ullage.errors import GuardError
+from ullage.ground.errors import GuardError
 
 PAGE_BYTES = 4096
 NUM_RANKS = 2

@@ -16,12 +16,12 @@ from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from training import Faults
 
-from ullage.errors import GuardError
-from ullage.runtime.optimizers.averages import GuardedAverage
-from ullage.runtime.optimizers.optimizer_step import GuardedOptimizer
-from ullage.runtime.progress import Progress
-from ullage.runtime.sharded import shared_step
-from ullage.runtime.sharded.shared_step import Recording, SharedStep
+from ullage.act.guard.optimizers.averages import GuardedAverage
+from ullage.act.guard.optimizers.optimizer_step import GuardedOptimizer
+from ullage.act.guard.progress import Progress
+from ullage.act.guard.sharded import shared_step
+from ullage.act.guard.sharded.shared_step import Recording, SharedStep
+from ullage.ground.errors import GuardError
 
 
 class PartFaults(Faults):

@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from ullage.runtime.state.lost import Weak
+from ullage.act.guard.state.lost import Weak
 
 
 class Unread(torch.autograd.Function):

@@ -35,7 +35,7 @@ from torch import nn
 from training import unseen
 
 import ullage
-from ullage.errors import GuardError
+from ullage.ground.errors import GuardError
 
 NUM_STEPS, FAILING = 4, 2
 LARGE = 1 << 19

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from training import LENGTH, VOCABULARY, Block, Faults
 
-from ullage.errors import SpecError
+from ullage.ground.errors import SpecError
 
 STEPS = 2
 RUNTIME = f"ullage{os.sep}runtime"
@@ -74,7 +74,7 @@ def transformers(tokens, faults):
     """transformers' Trainer with a GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-    from ullage.callbacks.transformers import GuardMemory
+    from ullage.act.callbacks.transformers import GuardMemory
 
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2,
@@ -98,7 +98,7 @@ def lightning(tokens, faults):
     """Lightning's Trainer, which runs forward and backward in a closure of the optimizer's step."""
     import lightning as L
 
-    from ullage.callbacks.lightning import GuardMemory
+    from ullage.act.callbacks.lightning import GuardMemory
 
     class Module(L.LightningModule):
         def __init__(self):
@@ -174,7 +174,7 @@ def judge(loop, faults, expected):
 
 def refused():
     """The errors of both callbacks under DeepSpeed."""
-    from ullage.callbacks import lightning, transformers
+    from ullage.act.callbacks import lightning, transformers
 
     loop = SimpleNamespace(epoch_loop=None)
     deepspeed = SimpleNamespace(handles_gradient_accumulation=True)

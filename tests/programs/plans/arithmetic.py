@@ -16,10 +16,10 @@ import torch
 from models import MODELS
 from same_training import AFTER, Training, compare, judge, left_over, marks
 
-from ullage.errors import PlanError
-from ullage.techniques.applying.changes import Changes
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Place, Semantics
+from ullage.act.techniques.applying.changes import Changes
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Place, Semantics
+from ullage.ground.errors import PlanError
 
 OURS = [
     one

@@ -21,12 +21,12 @@ import torch
 from small_models import BATCH, Text
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ullage.techniques import parameter_offload
-from ullage.techniques.applying.changes import Changes
-from ullage.techniques.applying.target import Target
-from ullage.techniques.means.offloading.offload_engine import Engine
-from ullage.techniques.offload_activations import offload_modules
-from ullage.techniques.technique import Action
+from ullage.act.techniques import parameter_offload
+from ullage.act.techniques.applying.changes import Changes
+from ullage.act.techniques.applying.target import Target
+from ullage.act.techniques.means.offloading.offload_engine import Engine
+from ullage.act.techniques.offload_activations import offload_modules
+from ullage.act.techniques.technique import Action
 
 MODULES = ("blocks.0", "blocks.1.mlp", "blocks.2", "blocks.3")
 MOST_DELAY_S = 0.0005

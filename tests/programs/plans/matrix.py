@@ -20,8 +20,8 @@ from catalogue import make_kind
 from matrix_models import KINDS
 from same_training import judge
 
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Place, Semantics
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Place, Semantics
 
 LOSS_TOLERANCE, TOLERANCE = 1e-5, 1e-9
 OURS = [

@@ -25,10 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 sys.path[:0] = sys.argv[1:3]
 from counted import Counted
 
-from ullage.errors import PlanError
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import PlanError
 
 BLOCKS, ROWS, WIDTH = 4, 64, 256
 PRODUCT = 2 * ROWS * WIDTH * WIDTH

@@ -13,7 +13,7 @@ import torch
 from ranks import model, rows
 from torch import distributed
 
-from ullage.techniques.plan import Plan
+from ullage.act.techniques.plan import Plan
 
 RANK = int(os.environ["RANK"])
 

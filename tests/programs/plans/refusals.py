@@ -9,11 +9,11 @@ import torch
 from blocks import Stack, batch
 from torch import nn
 
-from ullage.errors import PlanError
-from ullage.techniques import catalog
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action, Place, Semantics, Technique
+from ullage.act.techniques import catalog
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action, Place, Semantics, Technique
+from ullage.ground.errors import PlanError
 
 
 class Around(nn.Module):

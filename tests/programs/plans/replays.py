@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ullage.techniques import catalog
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.catalog import CHECKPOINT
-from ullage.techniques.plan import Plan
-from ullage.techniques.replaying import replay as replaying
-from ullage.techniques.technique import Action, Place, Semantics, Technique
+from ullage.act.techniques import catalog
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.catalog import CHECKPOINT
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.replaying import replay as replaying
+from ullage.act.techniques.technique import Action, Place, Semantics, Technique
 
 WIDTH, LAYERS = 32, 6
 BLOCKS = tuple(f"blocks.{number}" for number in range(LAYERS))

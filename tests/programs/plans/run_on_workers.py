@@ -6,7 +6,7 @@ import sys
 
 from search_on_workers import make_search_job
 
-from ullage.runs.trials import Trials
+from ullage.search.runs.trials import Trials
 
 if __name__ == "__main__":
     pool, python, *words = sys.argv[1:]

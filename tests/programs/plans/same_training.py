@@ -24,10 +24,10 @@ from catalogue import make_program
 from torch import nn
 from ways import OPTIMIZERS, WAYS
 
-from ullage.errors import PlanError
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import PlanError
 
 # It changes torch.optim when it is first used, whichever technique uses it.
 torch._dynamo.eval_frame.TorchPatcher.patch()

@@ -11,17 +11,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ullage.errors import UllageError
-from ullage.phantom.device import choose_device
-from ullage.plan import menu
-from ullage.plan.runner import make_runner
-from ullage.plan.search import Search
-from ullage.protocol.options.run import RunOptions
-from ullage.protocol.plain import document_of
-from ullage.runs.job import make_job, make_options
-from ullage.runs.trials import Trials
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Semantics
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Semantics
+from ullage.ground.errors import UllageError
+from ullage.ground.protocol.plain import document_of
+from ullage.players.phantom.device import choose_device
+from ullage.search import menu
+from ullage.search.runner import make_runner
+from ullage.search.runs.job import make_job, make_options
+from ullage.search.runs.trials import Trials
+from ullage.search.search import Search
+from ullage.verbs.run.options import RunOptions
 
 FEW = ("checkpoint", "optimizer_kernel")
 SHARE = 0.995

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 
 WIDTH, STEPS = 8, 2
 

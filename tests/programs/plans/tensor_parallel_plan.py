@@ -10,7 +10,7 @@ from dataclasses import asdict
 import torch
 from tensor_parallel import KINDS
 
-from ullage.techniques.applying.apply import describe_program
+from ullage.act.techniques.applying.apply import describe_program
 
 model = KINDS[sys.argv[1]]()
 found = describe_program(model, torch.optim.AdamW(model.parameters()), [])

@@ -68,7 +68,7 @@ except ValueError:
 
 
 def hold(session: Session) -> None:
-    from ullage.record import holders
+    from ullage.players.inside import holders
 
     session.namespace["holders"] = holders
     session.cell("import torch")

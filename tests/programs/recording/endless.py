@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, sys.argv[1])  # where ullage is
 import ullage
-from ullage.record.attached import current
+from ullage.players.inside.attached import current
 
 PATH, KIND, ROUNDS = Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 RING = "1MiB"

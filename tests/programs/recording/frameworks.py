@@ -56,7 +56,7 @@ def train_with_transformers(model: Network) -> Any:
 
     callback = None
     if PATH != "-":
-        from ullage.callbacks.transformers import RecordMemory
+        from ullage.act.callbacks.transformers import RecordMemory
 
         callback = RecordMemory(PATH, publish=False)
     with tempfile.TemporaryDirectory() as directory:
@@ -86,7 +86,7 @@ def train_with_lightning(model: Network) -> Any:
 
     callbacks = []
     if PATH != "-":
-        from ullage.callbacks.lightning import RecordMemory
+        from ullage.act.callbacks.lightning import RecordMemory
 
         callbacks = [RecordMemory(PATH, publish=False)]
     # Lightning sends objects from rank to rank, and on the bare phantom NCCL carries no values.
@@ -105,7 +105,7 @@ def train_with_accelerate(model: Network) -> Any:
 
     tracker = None
     if PATH != "-":
-        from ullage.callbacks.accelerate import RecordMemory
+        from ullage.act.callbacks.accelerate import RecordMemory
 
         tracker = RecordMemory(PATH, publish=False)
     accelerator = Accelerator(log_with=tracker)

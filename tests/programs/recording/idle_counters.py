@@ -14,8 +14,8 @@ from torch import nn
 
 sys.path.insert(0, sys.argv[1])
 import ullage
-from ullage.native.libraries import EVENT_HOOK
-from ullage.record.attached import current
+from ullage.ground.native.libraries import EVENT_HOOK
+from ullage.players.inside.attached import current
 
 OURS = str(Path(ullage.__file__).parent)
 

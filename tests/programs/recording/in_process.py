@@ -104,7 +104,7 @@ def fork_and_allocate(path: Path) -> dict[str, Any]:
 
 def fail_in_a_callback(path: Path) -> str:
     """ullage's own hook raises: the program goes on, and the record says so."""
-    from ullage.record.attached import current as recorder
+    from ullage.players.inside.attached import current as recorder
 
     recording = ullage.record.attach(path, mode="events")
     current = recorder()

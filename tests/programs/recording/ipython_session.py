@@ -16,8 +16,8 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from ullage.record.owners.held_memory import find_held_memory
-from ullage.record.owners.notebook import CellHook
+from ullage.players.inside.owners.held_memory import find_held_memory
+from ullage.players.inside.owners.notebook import CellHook
 
 MIB = 1 << 20
 

@@ -18,11 +18,11 @@ from torch import nn
 
 sys.path.insert(0, sys.argv[1])  # where ullage is
 import ullage
-from ullage.native.libraries import EVENT_HOOK
-from ullage.record.allocator.event_hook import EventHook
-from ullage.record.attached import current
-from ullage.record.pressure.gauge import PressureGauge
-from ullage.record.steps.scaler_skips import ScalerSkips
+from ullage.ground.native.libraries import EVENT_HOOK
+from ullage.players.inside.allocator.event_hook import EventHook
+from ullage.players.inside.attached import current
+from ullage.players.inside.pressure.gauge import PressureGauge
+from ullage.players.inside.steps.scaler_skips import ScalerSkips
 
 PATH, WHAT, MODE = Path(sys.argv[2]) / "run.pickle", sys.argv[3], sys.argv[4]
 WORD = 8

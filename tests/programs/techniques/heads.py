@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ullage.errors import PlanError
-from ullage.techniques.applying.changes import Changes
-from ullage.techniques.applying.target import Target
-from ullage.techniques.chunked_loss import CHUNKED_LOSS
-from ullage.techniques.technique import Action
+from ullage.act.techniques.applying.changes import Changes
+from ullage.act.techniques.applying.target import Target
+from ullage.act.techniques.chunked_loss import CHUNKED_LOSS
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import PlanError
 
 ROWS, LENGTH, WIDTH, WORDS = 3, 7, 16, 100
 

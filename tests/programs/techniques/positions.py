@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ullage.techniques.means.positionwise import why_not
+from ullage.act.techniques.means.positionwise import why_not
 
 WIDTH, LENGTH = 16, 12
 proved, refused = {}, {}

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ullage.errors import PlanError
-from ullage.techniques import flash_attention
-from ullage.techniques.applying.apply import describe_program
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques import flash_attention
+from ullage.act.techniques.applying.apply import describe_program
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import PlanError
 
 WIDTH = 8
 

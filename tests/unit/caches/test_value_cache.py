@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.caches.frequency import Frequency
-from ullage.caches.value_cache import ValueCache
-from ullage.errors import SpecError
+from ullage.act.caches.value_cache import Frequency, ValueCache
+from ullage.ground.errors import SpecError
 
 ENTRIES = st.tuples(st.integers(0, 12), st.integers(0, 60), st.floats(0, 100), st.booleans())
 

@@ -16,7 +16,7 @@ from ullage.clock.costs.attention_launches import read_attention
 from ullage.clock.costs.attention_rates import Kernel, Pass, rate
 from ullage.clock.given_work import KernelLaunch
 from ullage.clock.work import Attention
-from ullage.gpus import find_gpu
+from ullage.facts.gpus import find_gpu
 
 H100 = find_gpu("h100-80gb")
 TRAITS = "Li{d}ELi{m}ELi{n}ELi4E"

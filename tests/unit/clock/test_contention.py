@@ -11,8 +11,8 @@ from ullage.clock.costs import cost_of
 from ullage.clock.given_work import CollectiveCall, Copy, Product
 from ullage.clock.interconnect import Interconnect
 from ullage.clock.simulation import HostCosts, Run, WorkTimes, simulate
-from ullage.gpus import Gpu, find_gpu
-from ullage.trace.work_log import EntryKind
+from ullage.facts.gpus import Gpu, find_gpu
+from ullage.log.work_log import EntryKind
 
 QUARTER = Load(0.25, 0.5, "links")
 HELD, MOVED = Bound.MULTIPROCESSORS, Bound.BANDWIDTH

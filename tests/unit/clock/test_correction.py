@@ -10,8 +10,8 @@ import pytest
 from ullage.clock.correction import Correction, demangle, find_correction
 from ullage.clock.costs import cost_of
 from ullage.clock.given_work import Copy, GivenWork, KernelLaunch, Product
-from ullage.gpus import find_gpu
-from ullage.trace.kernel_times import KernelTime, KernelTimes
+from ullage.facts.gpus import find_gpu
+from ullage.log.kernel_times import KernelTime, KernelTimes
 
 H100 = find_gpu("h100-80gb")
 MANGLED = "_ZN2at6native29vectorized_elementwise_kernelILi4EEEvi"

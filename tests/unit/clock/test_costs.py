@@ -25,7 +25,7 @@ from ullage.clock.given_work import (
     Product,
 )
 from ullage.clock.interconnect import Interconnect
-from ullage.gpus import find_gpu
+from ullage.facts.gpus import find_gpu
 
 H100 = find_gpu("h100-80gb")
 MIB = 1 << 20

@@ -19,9 +19,9 @@ from ullage.clock.step import measure_step
 from ullage.clock.step_time import StepTime
 from ullage.clock.table import load_table
 from ullage.clock.work import Kind, MatrixProduct
-from ullage.gpus import find_gpu
-from ullage.trace.record_schema import WORK_MARKS
-from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
+from ullage.facts.gpus import find_gpu
+from ullage.log.record_schema import WORK_MARKS
+from ullage.log.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
 
 NOTHING = HostInterval(*[HostCosts(0.0, 0.0)] * 3)
 STEP = WORK_MARKS.index("step")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ullage.clock.interconnect import Interconnect, default_interconnect, parse_interconnect
-from ullage.errors import SpecError
-from ullage.gpus import find_gpu
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
 
 
 @pytest.mark.parametrize(

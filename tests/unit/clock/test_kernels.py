@@ -20,8 +20,8 @@ from ullage.clock import (
 )
 from ullage.clock.table import load_table, load_widths, table_names
 from ullage.clock.work import Roof, roofline
-from ullage.errors import SpecError
-from ullage.gpus import find_gpu
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
 
 H100 = find_gpu("h100-80gb")
 PRODUCT = MatrixProduct(4096, 4096, 4096)

@@ -11,7 +11,7 @@ import pytest
 
 from ullage.clock.costs import cost_of
 from ullage.clock.given_work import KernelLaunch
-from ullage.gpus import find_gpu
+from ullage.facts.gpus import find_gpu
 
 GELU = (
     "_ZN2at6native29vectorized_elementwise_kernelILi{}EZZZNS0_18GeluCUDAKernelImpl{}"

@@ -13,8 +13,8 @@ from ullage.clock.given_work import CollectiveCall
 from ullage.clock.interconnect import Interconnect
 from ullage.clock.reading import given_work
 from ullage.clock.work import Kind
-from ullage.gpus import find_gpu
-from ullage.trace.work_log import WorkKind, WorkRow
+from ullage.facts.gpus import find_gpu
+from ullage.log.work_log import WorkKind, WorkRow
 
 A100, H100 = find_gpu("a100-80gb"), find_gpu("h100-80gb")
 GATHER = CollectiveCall("all-gather", 10**9, 8)

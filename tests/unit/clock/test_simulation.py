@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ullage.clock.simulation import HostCosts, Player, Run, WorkTimes, simulate
-from ullage.trace.record_schema import WORK_MARKS
-from ullage.trace.work_log import EntryKind
+from ullage.log.record_schema import WORK_MARKS
+from ullage.log.work_log import EntryKind
 
 HOST = HostCosts(launch_s=1.0, graph_s=2.0)
 SECONDS = (10.0, 100.0, 0.5)  # of the pieces of work 0, 1, 2

@@ -17,9 +17,9 @@ from ullage.clock.simulation import HostCosts
 from ullage.clock.spread import WAITING, slowest_of
 from ullage.clock.step import Batch, measure_step
 from ullage.clock.step_time import StepTime
-from ullage.gpus import find_gpu
-from ullage.trace.record_schema import WORK_MARKS
-from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
+from ullage.facts.gpus import find_gpu
+from ullage.log.record_schema import WORK_MARKS
+from ullage.log.work_log import ENTRY, EntryKind, WorkKind, WorkLog, WorkRow
 
 GPU = find_gpu("h100-80gb")
 NOTHING = HostInterval(*[HostCosts(0.0, 0.0)] * 3)

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("httptools", reason="needs the extra ullage[watch]")
 
-from ullage.doors.asgi_server import raise_descriptors
-from ullage.doors.protocol import Connections, HttpProtocol
+from ullage.operate.doors.asgi_server import raise_descriptors
+from ullage.operate.doors.protocol import Connections, HttpProtocol
 
 
 class Connection:
@@ -72,7 +72,7 @@ def test_where_all_work_the_newcomer_is_closed() -> None:
 def test_half_of_the_descriptors_are_for_engines() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 1024))\n"
-        "from ullage.doors.asgi_server import raise_descriptors\n"
+        "from ullage.operate.doors.asgi_server import raise_descriptors\n"
         "print(raise_descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

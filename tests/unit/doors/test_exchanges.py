@@ -15,8 +15,8 @@ pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import serve_app, until
 
-from ullage.doors import protocol
-from ullage.doors.refusal import send_whole
+from ullage.operate.doors import protocol
+from ullage.operate.doors.refusal import send_whole
 
 HEAD = b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 ENCODINGS = {

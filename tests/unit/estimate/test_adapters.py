@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.adapters import slot_bytes
-from ullage.estimate.serving.gpu_ranking import rank_for_serving
-from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.gpus.catalog import find_gpu
-from ullage.models.architecture import read_model
-from ullage.models.builtin import find_model
-from ullage.models.layers import Model
-from ullage.units import MIB
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.layers import Model
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.units import MIB
+from ullage.players.eager.serving.adapters import slot_bytes
+from ullage.players.eager.serving.gpu_ranking import rank_for_serving
+from ullage.players.eager.serving.serving import estimate_serving
+from ullage.players.eager.serving.serving_plan import ServingPlan
 
 LLAMA = find_model("llama-3.1-8b").config
 

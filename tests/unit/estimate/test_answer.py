@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.training.answer import find_knobs, find_largest, rank_gpus
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus.catalog import find_gpu, load_catalog
-from ullage.models.builtin import find_model
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus.catalog import find_gpu, load_catalog
+from ullage.ground.errors import SpecError
+from ullage.players.eager.training.answer import find_knobs, find_largest, rank_gpus
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.recipe import Recipe
 
 CONFIG = find_model("tinyllama-1.1b").config
 RECIPE = Recipe(batch=2, length=1024)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rows import each
 
-from ullage.errors import SpecError
+from ullage.ground.errors import SpecError
 
 SHORT = range(1, 13)
 sizes = st.integers(1, 10**6)

@@ -12,14 +12,14 @@ from benchmarks.accuracy.estimate import cases_decoders as published
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.estimate.training.eager import module
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.loop import play_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus.catalog import find_gpu
-from ullage.models.config import Config
+from ullage.facts.families.config import Config
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.training.eager import module
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.loop import play_training
+from ullage.players.eager.training.recipe import Recipe
 
 VECTORS: dict[str, dict[str, Any]] = {
     name: vector

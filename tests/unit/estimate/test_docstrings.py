@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.estimate.serving.model_weights import FORMATS
-from ullage.estimate.training.eager.cudnn import convolution_scratch
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.eager.parallel.sharding import shard_numel
-from ullage.estimate.training.eager.reductions import scratch_of_columns
-from ullage.estimate.training.loop import play_training
-from ullage.estimate.training.optimizers import OPTIMIZERS
-from ullage.estimate.training.spread import Spread
+from ullage.players.eager.serving.model_weights import FORMATS
+from ullage.players.eager.training.eager.cudnn import convolution_scratch
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.eager.parallel.sharding import shard_numel
+from ullage.players.eager.training.eager.reductions import scratch_of_columns
+from ullage.players.eager.training.loop import play_training
+from ullage.players.eager.training.optimizers import OPTIMIZERS
+from ullage.players.eager.training.spread import Spread
 
 # In these every public function that gives a size is a formula; elsewhere some are.
 MODULES = (
     "serving.adapters", "serving.engines.transformers",
-    "serving.engines.vllm", "serving.kv_cache", "serving.model_weights",
+    "serving.engines.vllm", "serving.model_weights",
     "serving.serving", "serving.vllm_memory",
     "serving.drafts", "training.estimate",
     "training.totals", "workloads.diffusion", "workloads.index", "workloads.passes",
@@ -53,7 +53,11 @@ SOURCE = re.compile(
 
 def formulas() -> Iterator[Callable[..., Any]]:
     """All of them."""
-    for name in (*(f"ullage.estimate.{name}" for name in MODULES), "benchmarks.plans.closed_forms"):
+    for name in (
+        *(f"ullage.players.eager.{name}" for name in MODULES),
+        "ullage.facts.families.kv_cache",
+        "benchmarks.plans.closed_forms",
+    ):
         module = importlib.import_module(name)
         for _, function in inspect.getmembers(module, inspect.isfunction):
             is_own = function.__module__ == module.__name__ and function.__name__[0] != "_"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ullage.api.capacity import capacity
-from ullage.errors import SpecError
-from ullage.estimate.serving.adapters import embedding_slot_bytes
-from ullage.models.architecture import read_model
-from ullage.models.builtin import find_model
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.builtin import find_model
+from ullage.ground.errors import SpecError
+from ullage.players.eager.serving.adapters import embedding_slot_bytes
+from ullage.verbs.capacity.function import capacity
 
 PLAN: dict[str, Any] = {
     "gpu": "h100-80gb", "context": 8192, "eager": True, "batched_tokens": 8192,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ullage.estimate.training.eager import functional as F
-from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.autograd import backward, checkpoint
-from ullage.estimate.training.eager.module import parameter
-from ullage.estimate.training.eager.tensor import BFLOAT16, FLOAT32, Tensor, empty
-from ullage.trace.category import Category
+from ullage.log.category import Category
+from ullage.players.eager.training.eager import functional as F
+from ullage.players.eager.training.eager.arena import Arena
+from ullage.players.eager.training.eager.autograd import backward, checkpoint
+from ullage.players.eager.training.eager.module import parameter
+from ullage.players.eager.training.eager.tensor import BFLOAT16, FLOAT32, Tensor, empty
 
 WIDTH, ROWS = 64, 32
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from benchmarks.accuracy.estimate.compare import make_recipe
 
-from ullage.errors import SpecError
-from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
-from ullage.estimate.training.infinity import buffers_on_device, host_memory
-from ullage.estimate.training.layout import Layout
-from ullage.gpus.catalog import find_gpu
-from ullage.models.config import Config
+from ullage.facts.families.config import Config
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.training.estimate import TrainingEstimate, estimate_training
+from ullage.players.eager.training.infinity import buffers_on_device, host_memory
+from ullage.players.eager.training.layout import Layout
 
 FOUND: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("deepspeed_vectors.json").read_text(encoding="utf-8")

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.loop import play_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.estimate.training.totals import Moment
-from ullage.models.config import Config
-from ullage.trace.category import Category
+from ullage.facts.families.config import Config
+from ullage.ground.errors import SpecError
+from ullage.log.category import Category
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.loop import play_training
+from ullage.players.eager.training.recipe import Recipe
+from ullage.players.eager.training.totals import Moment
 
 FIELDS = {
     "model_type": "llama",

@@ -14,23 +14,23 @@ from benchmarks.accuracy.estimate.compare import make_recipe
 from tests.rows import each
 
 import ullage
-from ullage.errors import SpecError
-from ullage.estimate.training.estimate import OUTSIDE, TrainingEstimate, estimate_training
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.log import write_log
-from ullage.estimate.training.recipe import Lora, Recipe
 from ullage.explain.basis import BasisKind, allocator_basis
 from ullage.explain.compare.causes import CauseKind
 from ullage.explain.owners.ownership import code_of
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.snapshot import SnapshotReport, explain_snapshot
-from ullage.gpus.catalog import find_gpu
-from ullage.models.config import Config
-from ullage.models.find import find_config
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.profile import read_profile
-from ullage.trace.category import Category
-from ullage.trace.record_schema import PRECISIONS
+from ullage.facts.families.config import Config
+from ullage.facts.families.find import find_config
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.log.category import Category
+from ullage.log.record_schema import PRECISIONS
+from ullage.players.eager.training.estimate import OUTSIDE, TrainingEstimate, estimate_training
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.log import write_log
+from ullage.players.eager.training.recipe import Lora, Recipe
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.profile import read_profile
 
 HERE = Path(__file__).parent
 VECTORS: dict[str, dict[str, Any]] = json.loads(

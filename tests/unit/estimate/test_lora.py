@@ -14,17 +14,17 @@ import pytest
 from benchmarks.accuracy.estimate.cases_decoders import MIXTRAL, QWEN3_30B
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.estimate.training.architectures import MODELS, build_model
-from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.eager.module import Module
-from ullage.estimate.training.loop import Played, play_training
-from ullage.estimate.training.lora import QuantizedLinear, add_adapters
-from ullage.estimate.training.recipe import Lora, Recipe
-from ullage.models.builtin import find_model, load_models
-from ullage.models.config import Config
-from ullage.trace.category import Category
+from ullage.facts.families.builtin import find_model, load_models
+from ullage.facts.families.config import Config
+from ullage.ground.errors import SpecError
+from ullage.log.category import Category
+from ullage.players.eager.training.architectures import MODELS, build_model
+from ullage.players.eager.training.eager.arena import Arena
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.eager.module import Module
+from ullage.players.eager.training.loop import Played, play_training
+from ullage.players.eager.training.lora import QuantizedLinear, add_adapters
+from ullage.players.eager.training.recipe import Lora, Recipe
 
 ROWS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).with_name("peft_counts.json")).read_text(encoding="utf-8")

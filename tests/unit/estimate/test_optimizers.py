@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.loop import play_training
-from ullage.estimate.training.optimizers import OPTIMIZERS
-from ullage.estimate.training.recipe import Recipe
-from ullage.models.config import Config
-from ullage.trace.category import Category
+from ullage.facts.families.config import Config
+from ullage.log.category import Category
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.loop import play_training
+from ullage.players.eager.training.optimizers import OPTIMIZERS
+from ullage.players.eager.training.recipe import Recipe
 
 FIELDS = {
     "model_type": "llama",

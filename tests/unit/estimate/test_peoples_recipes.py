@@ -10,18 +10,18 @@ from benchmarks.accuracy.estimate import cases_decoders as published
 
 import ullage
 from ullage.answers.text import render
-from ullage.errors import SpecError
-from ullage.estimate.training.answer import Answer, find_knobs, find_largest, rank_gpus
-from ullage.estimate.training.devices import find_context, find_nccl
-from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.recipe import Lora, Recipe
-from ullage.estimate.training.torch_version import choose_torch, has_code, parse_torch
-from ullage.gpus.catalog import find_entry, find_gpu, load_catalog
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
-from ullage.report.text.estimate import estimate_blocks, estimate_line
-from ullage.trace.category import Category
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.facts.gpus.catalog import find_entry, find_gpu, load_catalog
+from ullage.ground.errors import SpecError
+from ullage.log.category import Category
+from ullage.players.eager.training.answer import Answer, find_knobs, find_largest, rank_gpus
+from ullage.players.eager.training.devices import find_context, find_nccl
+from ullage.players.eager.training.estimate import TrainingEstimate, estimate_training
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.recipe import Lora, Recipe
+from ullage.players.eager.training.torch_version import choose_torch, has_code, parse_torch
+from ullage.verbs.estimate.text import estimate_blocks, estimate_line
 
 H100 = find_gpu("h100-80gb")
 LLAMA = find_model("llama-3.2-1b").config

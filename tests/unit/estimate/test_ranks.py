@@ -12,9 +12,9 @@ import pytest
 from benchmarks.accuracy.estimate.compare import Row, compare, make_recipe
 from tests.rows import each
 
-from ullage.estimate.training.estimate import estimate_training
-from ullage.gpus.catalog import find_gpu
-from ullage.models.config import Config
+from ullage.facts.families.config import Config
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.players.eager.training.estimate import estimate_training
 
 VECTORS: dict[str, dict[str, Any]] = {
     name: vector

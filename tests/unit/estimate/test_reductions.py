@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.eager.reductions import scratch_of_columns, sum_to
-from ullage.estimate.training.eager.tensor import BFLOAT16, FLOAT32, INT64, empty
+from ullage.players.eager.training.eager.arena import Arena
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.eager.reductions import scratch_of_columns, sum_to
+from ullage.players.eager.training.eager.tensor import BFLOAT16, FLOAT32, INT64, empty
 
 H100 = Machine()
 A100 = Machine((8, 0), multiprocessors=108)

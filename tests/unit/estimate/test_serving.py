@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm import Settings, describe_release, lay_out
-from ullage.estimate.serving.kv_cache import PRECISIONS, request_bytes, token_bytes
-from ullage.estimate.serving.model_weights import FORMATS, find_format, weight_bytes
-from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.estimate.term import Verdict
-from ullage.gpus.catalog import find_gpu
-from ullage.models.architecture import MODEL_TYPES, read_model
-from ullage.models.builtin import find_model, load_models
-from ullage.models.config import Config
-from ullage.models.layers import Attention, Latent, Recurrent
+from ullage.facts.families.architecture import MODEL_TYPES, read_model
+from ullage.facts.families.builtin import find_model, load_models
+from ullage.facts.families.config import Config
+from ullage.facts.families.kv_cache import PRECISIONS, request_bytes, token_bytes
+from ullage.facts.families.layers import Attention, Latent, Recurrent
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.serving.engines.vllm import Settings, describe_release, lay_out
+from ullage.players.eager.serving.model_weights import FORMATS, find_format, weight_bytes
+from ullage.players.eager.serving.serving import estimate_serving
+from ullage.players.eager.serving.serving_plan import ServingPlan
+from ullage.players.eager.term import Verdict
 
 NAMES = [name for name, model in load_models().items() if model.config.model_type in MODEL_TYPES]
 LLAMA = find_model("llama-3.1-8b").config

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.errors import SpecError
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.estimate.time.serving import ServingTime, time_serving
-from ullage.gpus import find_gpu
-from ullage.models.find import find_config
+from ullage.facts.families.find import find_config
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.serving.serving_plan import ServingPlan
+from ullage.players.eager.time.serving import ServingTime, time_serving
 
 
 def times(model: str = "llama-3.1-8b", gpu: str = "h100-80gb", **fields: Any) -> ServingTime:

@@ -12,16 +12,16 @@ import pytest
 
 import ullage
 from ullage.clock.step_time import StepTime
-from ullage.errors import SpecError
-from ullage.estimate.time.training import lay_out_step, time_training
-from ullage.estimate.training.eager.kernels import Kernel, Kind
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.layout import Layout
-from ullage.estimate.training.loop import play_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus import find_gpu
-from ullage.models.find import find_config
+from ullage.facts.families.find import find_config
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.time.training import lay_out_step, time_training
+from ullage.players.eager.training.eager.kernels import Kernel, Kind
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.layout import Layout
+from ullage.players.eager.training.loop import play_training
+from ullage.players.eager.training.recipe import Recipe
 
 GPT2 = find_config("gpt2").config
 LLAMA = find_config("llama-3.2-1b").config
@@ -185,7 +185,7 @@ def test_a_price_and_a_ranking() -> None:
 
 def test_numpy_is_loaded_for_time_alone() -> None:
     code = (
-        "import sys\nfrom ullage.cli.main import run_cli\n"
+        "import sys\nfrom ullage.cli import run_cli\n"
         "words = ['estimate', 'gpt2', '--length', '256', '--gpu', 'h100-80gb']\n"
         "run_cli(words)\nplain = 'numpy' in sys.modules\n"
         "run_cli([*words, '--time'])\nprint('\\n', plain, 'numpy' in sys.modules)"

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.errors import SpecError
-from ullage.estimate.training import totals
-from ullage.estimate.training.eager.arena import Arena, Log, Storage
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.loop import play_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.estimate.training.totals import count_totals
-from ullage.models.builtin import find_model
-from ullage.trace.category import Category
+from ullage.facts.families.builtin import find_model
+from ullage.ground.errors import SpecError
+from ullage.log.category import Category
+from ullage.players.eager.training import totals
+from ullage.players.eager.training.eager.arena import Arena, Log, Storage
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.loop import play_training
+from ullage.players.eager.training.recipe import Recipe
+from ullage.players.eager.training.totals import count_totals
 
 MIB = 2**20
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.errors import SpecError
-from ullage.estimate.training.eager import module
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.training.estimate import TrainingEstimate, estimate_training
-from ullage.estimate.training.loop import Played, play_training
-from ullage.estimate.training.recipe import Lora, Recipe
-from ullage.estimate.training.totals import Moment, find_stretches
-from ullage.gpus.catalog import find_gpu
-from ullage.models.config import Config
-from ullage.trace.category import Category
+from ullage.facts.families.config import Config
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.log.category import Category
+from ullage.players.eager.training.eager import module
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.training.estimate import TrainingEstimate, estimate_training
+from ullage.players.eager.training.loop import Played, play_training
+from ullage.players.eager.training.recipe import Lora, Recipe
+from ullage.players.eager.training.totals import Moment, find_stretches
 
 LLAMA = {
     "model_type": "llama",

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.engines.transformers import generated_bytes, is_paged, lay_out
-from ullage.models.architecture import read_model
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
-from ullage.models.layers import Cross, Latent, Model
-from ullage.units import MIB
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.facts.families.layers import Cross, Latent, Model
+from ullage.ground.errors import SpecError
+from ullage.ground.units import MIB
+from ullage.players.eager.serving.engines.transformers import generated_bytes, is_paged, lay_out
 
 HERE = Path(__file__).parents[3] / "benchmarks" / "serving"
 STORED = json.loads((HERE / "caches.json").read_text())

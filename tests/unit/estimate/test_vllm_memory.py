@@ -11,22 +11,25 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm_releases import (
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config, read_config
+from ullage.facts.families.layers import Attention, Part
+from ullage.facts.gpus.catalog import find_gpu, load_estimate_only
+from ullage.facts.gpus.nccl import find_nccl
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB, MIB
+from ullage.players.eager.serving.engines.vllm_releases import (
     NEWEST,
     RELEASES,
     Runner,
     find_release,
 )
-from ullage.estimate.serving.knobs import find_serving_knobs
-from ullage.estimate.serving.model_weights import (
-    padding_bytes,
-    weight_bytes,
-    zero_point_bytes,
-)
-from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingEstimate, ServingPlan
-from ullage.estimate.serving.vllm_memory import (
+from ullage.players.eager.serving.knobs import find_serving_knobs
+from ullage.players.eager.serving.model_weights import padding_bytes, weight_bytes, zero_point_bytes
+from ullage.players.eager.serving.serving import estimate_serving
+from ullage.players.eager.serving.serving_plan import ServingEstimate, ServingPlan
+from ullage.players.eager.serving.vllm_memory import (
     Step,
     activations,
     batch_defaults,
@@ -34,15 +37,8 @@ from ullage.estimate.serving.vllm_memory import (
     graphs,
     libraries,
 )
-from ullage.estimate.term import Verdict
-from ullage.gpus.catalog import find_gpu, load_estimate_only
-from ullage.gpus.nccl import find_nccl
-from ullage.models.architecture import read_model
-from ullage.models.builtin import find_model
-from ullage.models.config import Config, read_config
-from ullage.models.layers import Attention, Part
-from ullage.report.text.serving import serving_line
-from ullage.units import GIB, MIB
+from ullage.players.eager.term import Verdict
+from ullage.verbs.capacity.serving_text import serving_line
 
 ROOT = Path(__file__).parents[3]
 STARTS = tomllib.loads((ROOT / "benchmarks/serving/starts.toml").read_text(encoding="utf-8"))

@@ -20,12 +20,12 @@ from benchmarks.serving.predict import (
 )
 from tests.rows import each
 
-from ullage.estimate.serving.engines.vllm import Pool, lay_out
-from ullage.estimate.serving.serving import find_longest
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.models.architecture import read_layers
-from ullage.models.builtin import find_model, load_models
-from ullage.models.config import Config
+from ullage.facts.families.architecture import read_layers
+from ullage.facts.families.builtin import find_model, load_models
+from ullage.facts.families.config import Config
+from ullage.players.eager.serving.engines.vllm import Pool, lay_out
+from ullage.players.eager.serving.serving import find_longest
+from ullage.players.eager.serving.serving_plan import ServingPlan
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "serving"
 VECTORS = FOLDER / "vectors.json"

@@ -15,11 +15,11 @@ import pytest
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.snapshot import SnapshotReport, explain_snapshot
-from ullage.gpus.catalog import Gpu
-from ullage.trace.model import Record
-from ullage.trace.snapshot import Snapshot
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import KIB, MIB
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.units import KIB, MIB
+from ullage.log.model import Record
+from ullage.log.snapshot import Snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 _MARKS = {
     "F": ("forward_begin", {"grad": True}), "F1": ("forward_begin", {"grad": True, "module": 0}),

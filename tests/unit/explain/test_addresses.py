@@ -12,11 +12,11 @@ from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.basis import BasisKind
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
-from ullage.gpus.catalog import Gpu
-from ullage.protocol.plain import plain
-from ullage.report.text.run import run_blocks
-from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
-from ullage.trace.model import Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.protocol.plain import plain
+from ullage.log.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.log.model import Record
+from ullage.verbs.run.text import run_blocks
 
 Make = Callable[..., Record]
 # 70 bytes at once, and 70 are reserved.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ullage.explain.basis import BasisKind, allocator_basis
-from ullage.trace.model import Record
+from ullage.log.model import Record
 
 Make = Callable[..., Record]
 READ = ["read", "host read, answered as zeros", "a.py:1 in f", 2, None, 8, None]

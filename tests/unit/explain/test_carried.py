@@ -8,8 +8,8 @@ import pytest
 
 from ullage.explain.carried import find_carried
 from ullage.explain.moments.course import read_course
-from ullage.trace.blocks import read_blocks
-from ullage.trace.model import Record
+from ullage.log.blocks import read_blocks
+from ullage.log.model import Record
 
 Make = Callable[..., Record]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.errors import SnapshotError
 from ullage.explain.compare.causes import CauseKind
 from ullage.explain.compare.differences import Difference
-from ullage.units import MIB
+from ullage.ground.errors import SnapshotError
+from ullage.ground.units import MIB
 
 Block = tuple[int, int, str]  # bytes, line, function
 Diff = Callable[..., ullage.Diff]

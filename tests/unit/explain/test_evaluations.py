@@ -11,10 +11,10 @@ from ullage.answers.text import render
 from ullage.explain.moments.evaluations import find_evaluations, find_rounds_of_marks
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
-from ullage.gpus.catalog import Gpu
-from ullage.report.text.run import run_blocks
-from ullage.trace.marks import parse_mark
-from ullage.trace.model import Mark, Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.log.model import Mark, Record
+from ullage.log.reader import parse_mark
+from ullage.verbs.run.text import run_blocks
 
 Make = Callable[..., Record]
 

@@ -9,7 +9,7 @@ import pytest
 
 from ullage.explain.fragmentation import find_fragmentation, find_private
 from ullage.explain.snapshot import SnapshotReport
-from ullage.units import MIB
+from ullage.ground.units import MIB
 
 ReportOf = Callable[..., SnapshotReport]
 HOLED = "[64 a+16 b+4 c+20 d+24 [32 e+32 a- c- e- [8 f+2"

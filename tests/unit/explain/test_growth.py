@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ullage.explain.snapshot import SnapshotReport
-from ullage.units import MIB
+from ullage.ground.units import MIB
 
 ReportOf = Callable[..., SnapshotReport]
 

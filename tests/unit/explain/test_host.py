@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ullage.explain.host import host_memory
-from ullage.trace.model import Record
+from ullage.log.model import Record
 
 Make = Callable[..., Record]
 

@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 
 from ullage.answers.text import render
-from ullage.api.diff import diff
-from ullage.api.explain import explain_file
-from ullage.cli.main import run_cli
+from ullage.cli import run_cli
 from ullage.explain.basis import BasisKind
 from ullage.explain.run import RunReport
-from ullage.gate.compare import compare
-from ullage.gate.config import load_configuration
-from ullage.gate.figures import Measured
-from ullage.gate.lock import Entry, Key, Peaks
-from ullage.gate.verdicts import Judged, State
-from ullage.report.document.check_ci import github_annotations, github_summary, junit_report
-from ullage.report.text.check import check_blocks
-from ullage.report.text.run import run_blocks, verdict_line
-from ullage.report.views import CheckView
-from ullage.trace.reader import parse_record
+from ullage.log.reader import parse_record
+from ullage.verbs.check.document_ci import github_annotations, github_summary, junit_report
+from ullage.verbs.check.gate.compare import compare
+from ullage.verbs.check.gate.config import load_configuration
+from ullage.verbs.check.gate.figures import Measured
+from ullage.verbs.check.gate.lock import Entry, Key, Peaks
+from ullage.verbs.check.gate.verdicts import Judged, State
+from ullage.verbs.check.text import check_blocks
+from ullage.verbs.diff.function import diff
+from ullage.verbs.explain.function import explain_file
+from ullage.verbs.run.text import run_blocks, verdict_line
+from ullage.verbs.views.views import CheckView
 
 EVIL = "\x1b]0;t\x07\x1b[2J\n::error file=a::b\r\t\x9b31m\u202e\u2028\x85\udcff[red]m[/x]</script>"
 # What no output may hold but as a line break of our own.
@@ -217,7 +217,8 @@ def test_github_heeds_no_line_of_the_report(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "ullage.api.check.check.act", lambda _: SimpleNamespace(view=view, pages={}, exit_code=1)
+        "ullage.verbs.check.function.check.act",
+        lambda _: SimpleNamespace(view=view, pages={}, exit_code=1),
     )
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert run_cli(["check"]) == 1

@@ -9,7 +9,7 @@ import numpy as np
 
 from ullage.explain.moments.spikes import find_brief, levels_without
 from ullage.explain.snapshot import SnapshotReport
-from ullage.units import MIB
+from ullage.ground.units import MIB
 
 ReportOf = Callable[..., SnapshotReport]
 

@@ -8,7 +8,7 @@ import pytest
 
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
-from ullage.trace.model import ExitKind, Record
+from ullage.log.model import ExitKind, Record
 
 Make = Callable[..., Record]
 OWN = 4711  # of `program`, and of records unless they say another

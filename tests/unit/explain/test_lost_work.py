@@ -11,8 +11,8 @@ from ullage.explain.lost_work import Attempt, not_made_good
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import Gpu
-from ullage.trace.model import OutOfMemory, Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.log.model import OutOfMemory, Record
 
 Make = Callable[..., Record]
 OOM = OutOfMemory(0, 0, 1, None, "train.py:3 in main")

@@ -12,8 +12,8 @@ from ullage.explain.owners.modules import (
     merge_numbered,
     share_by_module,
 )
-from ullage.trace.blocks import read_blocks
-from ullage.trace.model import Record
+from ullage.log.blocks import read_blocks
+from ullage.log.model import Record
 
 Make = Callable[..., Record]
 
@@ -61,7 +61,7 @@ def test_the_module_of_a_block(make_record: Make, script: str, module: str | Non
 
 
 def test_a_record_without_modules_has_none(make_fields: Callable[..., dict[str, object]]) -> None:
-    from ullage.trace.reader import parse_record
+    from ullage.log.reader import parse_record
 
     fields = make_fields("F +7 f")
     del fields["modules"], fields["events"]["scope"]  # type: ignore[attr-defined]

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ullage.cli.main import run_cli
-from ullage.gate.lock import LOCK_NAME
-from ullage.gate.scenario import Case
-from ullage.protocol.options.exec import ExecOptions
-from ullage.runs.job import read_plan
-from ullage.techniques.plan import Plan
+from ullage.act.techniques.plan import Plan
+from ullage.cli import run_cli
+from ullage.search.runs.job import read_plan
+from ullage.verbs.check.gate.lock import LOCK_NAME
+from ullage.verbs.check.gate.scenario import Case
+from ullage.verbs.exec.options import ExecOptions
 
 FEW, MANY = 100, 1000
 COUNTS = [FEW, pytest.param(MANY, marks=pytest.mark.nightly)]
@@ -232,9 +232,9 @@ def read(
 ) -> Callable[..., None]:
     """`read(words, name, content, codes)`: the file is what `ullage WORDS` reads."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ullage.cli.main.report_crash", raise_it)
-    monkeypatch.setattr("ullage.api.check.run_cases", run_nothing)
-    monkeypatch.setattr("ullage.api.exec.execute.act", lambda _: (0, None))
+    monkeypatch.setattr("ullage.cli.report_crash", raise_it)
+    monkeypatch.setattr("ullage.verbs.check.function.run_cases", run_nothing)
+    monkeypatch.setattr("ullage.verbs.exec.function.execute.act", lambda _: (0, None))
     (tmp_path / "requests.jsonl").write_text('{"input_length": 1}\n')
     (tmp_path / "serve.py").write_text("def handle(request): pass\n")
 
@@ -278,7 +278,7 @@ def test_damaged_plans(read: Callable[..., None], count: int, monkeypatch: Any) 
         assert isinstance(plan.summary, str) and isinstance(plan.variables, dict)
         return 5, type("Outcome", (), {"is_applied": True})
 
-    monkeypatch.setattr("ullage.api.exec.execute.act", use)
+    monkeypatch.setattr("ullage.verbs.exec.function.execute.act", use)
     words = ["exec", "--plan", "plan.json", "--", "train.py"]
     for _ in range(count):
         tree = damage(PLAN, chosen)

@@ -9,7 +9,7 @@ import pytest
 from ullage.explain.oom import Cause
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.snapshot import SnapshotReport
-from ullage.units import MIB
+from ullage.ground.units import MIB
 
 ReportOf = Callable[..., SnapshotReport]
 # The recorded device has 4096 MiB, its driver's context 96: 4000 are left for the allocator.

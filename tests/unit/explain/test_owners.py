@@ -9,8 +9,8 @@ import pytest
 
 from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.snapshot import SnapshotReport
-from ullage.trace.model import Category
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.log.model import Category
 
 ReportOf = Callable[..., SnapshotReport]
 

@@ -13,8 +13,8 @@ from tests.rows import each
 from ullage.explain.log import read_log
 from ullage.explain.moments.course import read_course
 from ullage.explain.owners.ownership import CATEGORIES, CLAIM_ORDER, attribute
-from ullage.trace.blocks import Blocks
-from ullage.trace.model import Claims, Mark, MarkKind, Record, Workspaces
+from ullage.log.blocks import Blocks
+from ullage.log.model import Claims, Mark, MarkKind, Record, Workspaces
 
 Make = Callable[..., Record]
 

@@ -11,13 +11,13 @@ import pytest
 from tests.unit.explain.test_recorded import record_fields
 
 from ullage import SpecError, read_recording
-from ullage.errors import SnapshotError
 from ullage.explain.pressure import explain_pressure
-from ullage.record.pressure.request_log import Request, RequestLog
-from ullage.record.pressure.step_windows import Level, StepWindows
-from ullage.trace.durations import RELATIVE_ERROR
-from ullage.trace.pressure import MeasuredPressure, parse_pressure
-from ullage.trace.reader import parse_record
+from ullage.ground.errors import SnapshotError
+from ullage.log.durations import RELATIVE_ERROR
+from ullage.log.pressure import MeasuredPressure, parse_pressure
+from ullage.log.reader import parse_record
+from ullage.players.inside.pressure.request_log import Request, RequestLog
+from ullage.players.inside.pressure.step_windows import Level, StepWindows
 
 GIB = 1 << 30
 NO_REQUESTS: dict[str, Any] = {

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
 from ullage.explain.compare import ranks
 from ullage.explain.compare.ranks import Axis, find_axes
-from ullage.phantom.launch import LaunchOptions
-from ullage.phantom.rank import Rank
-from ullage.runs import survey
-from ullage.runs.job import Job
-from ullage.runs.survey import Survey
+from ullage.ground.errors import SpecError
+from ullage.players.phantom.launch import LaunchOptions
+from ullage.players.phantom.rank import Rank
+from ullage.search.runs import survey
+from ullage.search.runs.job import Job
+from ullage.search.runs.survey import Survey
 
 
 @pytest.mark.parametrize(

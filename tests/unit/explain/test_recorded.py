@@ -11,9 +11,9 @@ import pytest
 
 from ullage import SnapshotError, read_recording
 from ullage.explain.recorded import find_odd_ranks
-from ullage.trace.measured import Measured, StepsPeak
-from ullage.trace.model import Record
-from ullage.trace.reader import parse_record
+from ullage.log.measured import Measured, StepsPeak
+from ullage.log.model import Record
+from ullage.log.reader import parse_record
 
 GIB = 1 << 30
 EMPTY = dict.fromkeys(("address", "bytes", "reserved", "scope", "device", "kind"), b"")

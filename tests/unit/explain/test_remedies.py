@@ -15,8 +15,8 @@ from ullage.explain.rules.registry import find_findings
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import SnapshotReport
 from ullage.explain.trial import MakesItFit, Relief, Trial
-from ullage.units import MIB
-from ullage.whatif.remedies import edit_lives
+from ullage.explain.whatif.remedies import edit_lives
+from ullage.ground.units import MIB
 
 ReportOf = Callable[..., SnapshotReport]
 LEAK = "[3900 w+100 " + " ".join(f"F y{n}+500@main:6 f S" for n in range(7)) + " !400:100"

@@ -14,11 +14,11 @@ from ullage.explain.killed import record_of
 from ullage.explain.moments.course import Course, StepSource
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import Gpu
-from ullage.record.process.levels import DeviceLevels, Levels
-from ullage.record.requests.requests import Noted, assume_order
-from ullage.trace.model import Category, Record, Request
-from ullage.units import MIB
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.units import MIB
+from ullage.log.model import Category, Record, Request
+from ullage.players.inside.process.levels import DeviceLevels, Levels
+from ullage.players.inside.requests.requests import Noted, assume_order
 
 Make = Callable[..., Record]
 REFUSED = Noted("r.jsonl:7", {}, {}, "HTTP 500: no")

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
 from ullage.explain.rules.registry import RULES, find_findings, find_rule
 from ullage.explain.rules.rule import Finding, Kind
 from ullage.explain.snapshot import SnapshotReport
-from ullage.trace.record_schema import PRECISIONS
-from ullage.units import MIB
+from ullage.ground.errors import SpecError
+from ullage.ground.units import MIB
+from ullage.log.record_schema import PRECISIONS
 
 ReportOf = Callable[..., SnapshotReport]
 

@@ -15,9 +15,9 @@ from ullage.explain.device import DeviceReport
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import ExitCode, Verdict
-from ullage.gpus.catalog import Gpu
-from ullage.report.text.run import run_blocks, verdict_line
-from ullage.trace.model import Category, Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.log.model import Category, Record
+from ullage.verbs.run.text import run_blocks, verdict_line
 
 Make = Callable[..., Record]
 OOM_EXIT = {

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from tests.rows import each
 
 import ullage
-from ullage.errors import SpecError
 from ullage.explain.servers.differences import NOT_PRINTED, ROUNDING, compare_starts
 from ullage.explain.servers.levers import ESTIMATED, find_levers
 from ullage.explain.servers.reader import read_server, read_start
 from ullage.explain.servers.start import Load, ServerStart
-from ullage.models.builtin import find_model
-from ullage.units import GIB
+from ullage.facts.families.builtin import find_model
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB
 
 LOGS = Path(__file__).parent / "server_logs"
 WORDS = Path(__file__).parent / "server_words"

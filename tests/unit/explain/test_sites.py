@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ullage.explain.owners.sites import UNKNOWN_SITE, find_sites, rank_frames
-from ullage.trace.snapshot import Frames, Stacks
+from ullage.log.snapshot import Frames, Stacks
 
 TORCH = "env/lib/python3.11/site-packages/torch/nn/modules/linear.py"
 LIBRARY = "env/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py"
 EINOPS = "env/lib/python3.11/site-packages/einops/einops.py"
 MODULE = "env/lib/python3.11/site-packages/torch/nn/modules/module.py"
 PYTHON = "/usr/lib/python3.11/contextlib.py"
-OURS = "src/ullage/record/values/values.py"
+OURS = "src/ullage/players/inside/values/values.py"
 
 
 def stacks_of(*frames: tuple[str, int, str]) -> Stacks:

@@ -10,7 +10,7 @@ import pytest
 
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.snapshot import SnapshotReport, explain_snapshot
-from ullage.trace.snapshot_reader import read_snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
 SYNTHETIC = "mosaic_SYNTHETIC"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ullage.answers.text import render
 from ullage.explain.compare.sweep import Line, SweepReport
 from ullage.explain.verdict import ExitCode
-from ullage.gpus.catalog import Gpu
-from ullage.report.text.sweep import sweep_blocks
+from ullage.facts.gpus.catalog import Gpu
+from ullage.verbs.run.sweep_text import sweep_blocks
 
 SweepOf = Callable[..., SweepReport]
 OOM = {"kind": "exception", "exception": "torch.OutOfMemoryError", "message": "CUDA out of memory.",

@@ -12,11 +12,11 @@ from ullage.answers.text import render
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.workspaces import find_workspaces
-from ullage.gpus.catalog import Gpu
-from ullage.protocol.plain import plain
-from ullage.report.text.run import run_blocks
-from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
-from ullage.trace.model import Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.protocol.plain import plain
+from ullage.log.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.log.model import Record
+from ullage.verbs.run.text import run_blocks
 
 Make = Callable[..., Record]
 # 70 bytes at once, 40 at the end: 70 are reserved.

@@ -13,11 +13,11 @@ import httpx
 from benchmarks.front.engine_model import EngineModel, Speed
 from benchmarks.front.stub_engine import StubEngine
 
-from ullage.doors.address import Address
-from ullage.doors.asgi_server import listen, make_server
-from ullage.front.proxy.app import FrontApp, make_front
-from ullage.front.proxy.upstream import Upstream
-from ullage.front.settings import load_front
+from ullage.ground.address import Address
+from ullage.operate.doors.asgi_server import listen, make_server
+from ullage.operate.front.proxy.app import FrontApp, make_front
+from ullage.operate.front.proxy.upstream import Upstream
+from ullage.operate.front.settings import load_front
 
 KEYS = {"chat": "chat-" + "c" * 20, "hog": "hog-" + "h" * 20}
 FAST = Speed(step_s=0.001, sequence_s=0, prompt_token_s=1e-6, cached_token_s=0)

@@ -18,10 +18,10 @@ pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 
 from tests.unit.front.sockets import Setup, key, until
 
-from ullage.doors.refusal import Refusal
-from ullage.front.proxy import app as front_app
-from ullage.front.proxy import order
-from ullage.front.proxy.order import Order, OrderReader
+from ullage.operate.doors.refusal import Refusal
+from ullage.operate.front.proxy import app as front_app
+from ullage.operate.front.proxy import order
+from ullage.operate.front.proxy.order import Order, OrderReader
 
 HEAD = b'{"model": "stub", "max_tokens": 5, "prompt": "x", '
 MIB = 2**20

@@ -74,8 +74,8 @@ def test_each_answer_of_the_odd_engine_gets_its_status(tmp_path: Path) -> None:
     pytest.importorskip("httptools", reason="needs the extra ullage[front]")
     from tests.unit.front.sockets import serve_app
 
-    from ullage.front.proxy.app import make_front
-    from ullage.front.settings import load_front
+    from ullage.operate.front.proxy.app import make_front
+    from ullage.operate.front.settings import load_front
 
     async def ask_all() -> dict[str, str]:
         async with make_front(load_front(tmp_path)) as app, serve_app(app) as own_port:

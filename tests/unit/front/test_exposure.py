@@ -18,9 +18,9 @@ pytest.importorskip("httptools", reason="needs the extra ullage[front]")
 import httpx
 from tests.unit.front.sockets import Setup, key, until
 
-from ullage.doors import protocol
-from ullage.front.proxy.app import make_front
-from ullage.front.settings import load_front
+from ullage.operate.doors import protocol
+from ullage.operate.front.proxy.app import make_front
+from ullage.operate.front.settings import load_front
 
 SETTINGS = """
 [front]
@@ -131,6 +131,6 @@ def test_half_heads_lock_nobody_out(
         answer = await stream  # what works is not ended
         assert answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
 
-    with caplog.at_level(logging.WARNING, "ullage.doors"):
+    with caplog.at_level(logging.WARNING, "ullage.operate.doors"):
         run_front(scenario, connections=20)
     assert caplog.text.count("too many connections") == 1

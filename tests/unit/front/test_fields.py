@@ -228,7 +228,7 @@ def test_of_a_field_that_comes_twice_none_is_hidden(run_front: RunFront) -> None
 def test_a_field_is_free_or_text(tmp_path: Path) -> None:
     from tests.unit.front.test_settings import GOOD, load
 
-    from ullage.errors import SpecError
+    from ullage.ground.errors import SpecError
 
     (tmp_path / "chat").write_text("chat" * 5)
     with pytest.raises(SpecError, match=r"front.fields.a is 'x'; expected free or text"):

@@ -218,8 +218,8 @@ def test_of_a_field_that_comes_twice_the_engine_gets_what_was_checked(run_front:
 
 @pytest.mark.parametrize("authorization", [None, b"", b"Bearer", b"Bearer \xff", b"bearer x y"])
 def test_what_is_no_key_finds_nobody(authorization: bytes | None) -> None:
-    from ullage.doors.access import find_holder
-    from ullage.doors.refusal import Refusal
+    from ullage.operate.doors.access import find_holder
+    from ullage.operate.doors.refusal import Refusal
 
     def find(*values: bytes | None) -> str:
         headers = [(b"authorization", value) for value in values if value is not None]

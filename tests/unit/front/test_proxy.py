@@ -28,11 +28,11 @@ from tests.unit.front.sockets import (
     write_configuration,
 )
 
-from ullage.front.proxy.app import keep_on, make_front
-from ullage.front.proxy.board import Board
-from ullage.front.proxy.monitor import Monitor
-from ullage.front.proxy.upstream import EngineLost
-from ullage.front.settings import load_front
+from ullage.operate.front.proxy.app import keep_on, make_front
+from ullage.operate.front.proxy.board import Board
+from ullage.operate.front.proxy.monitor import Monitor
+from ullage.operate.front.proxy.upstream import EngineLost
+from ullage.operate.front.settings import load_front
 
 SLOW = Speed(step_s=0.02, sequence_s=0, prompt_token_s=1e-6, cached_token_s=0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from ullage.doors.address import Address
-from ullage.doors.asgi_server import listen
+from ullage.ground.address import Address
+from ullage.operate.doors.asgi_server import listen
 
 
 def test_the_end_of_an_answer_waits_for_no_acknowledgement() -> None:

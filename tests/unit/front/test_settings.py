@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.rows import each
 
-from ullage.cli.main import run_cli
-from ullage.errors import SpecError
-from ullage.front.settings import load_front
-from ullage.gate.config import load_configuration
+from ullage.cli import run_cli
+from ullage.ground.errors import SpecError
+from ullage.operate.front.settings import load_front
+from ullage.verbs.check.gate.config import load_configuration
 
 ENGINE = """
 [front.engine.a]

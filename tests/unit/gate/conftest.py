@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.gate.config import load_configuration
+from ullage.ground.errors import SpecError
+from ullage.verbs.check.gate.config import load_configuration
 
 
 @pytest.fixture

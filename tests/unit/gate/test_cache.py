@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ullage.explain.basis import BasisKind
-from ullage.gate.cache import Cache, CaseFigures
-from ullage.gate.figures import Measured
-from ullage.gate.inputs import digest_files, digest_inputs, is_unchanged, read_inputs
-from ullage.gate.lock import Entry, Key, Peaks
+from ullage.verbs.check.gate.cache import Cache, CaseFigures
+from ullage.verbs.check.gate.figures import Measured
+from ullage.verbs.check.gate.inputs import digest_files, digest_inputs, is_unchanged, read_inputs
+from ullage.verbs.check.gate.lock import Entry, Key, Peaks
 
 ENTRY = Entry(
     Key("2.15.0", "13.2", "l4", "0.1.0"),

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.explain.basis import BasisKind
-from ullage.gate.budget import SEGMENT_BYTES, Amount, Budget, allowed_growth
-from ullage.gate.compare import Comparison, Rule, compare, find_changes
-from ullage.gate.lock import Entry, Key, Peaks
-from ullage.gate.reasons import find_reasons
-from ullage.units import GIB, MIB
+from ullage.ground.units import GIB, MIB
+from ullage.verbs.check.gate.budget import SEGMENT_BYTES, Amount, Budget, allowed_growth
+from ullage.verbs.check.gate.compare import Comparison, Rule, compare, find_changes
+from ullage.verbs.check.gate.lock import Entry, Key, Peaks
+from ullage.verbs.check.gate.reasons import find_reasons
 
 KEY = Key(torch="2.15.0+cu132", cuda="13.2", gpu="l4", ullage="0.1.0")
 LOCKED = Entry(

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from tests.rows import each
 
-from ullage.configuration.toml_lines import find_line
-from ullage.errors import SpecError
-from ullage.gate.budget import Amount
-from ullage.gate.config import Configuration, load_configuration
-from ullage.gate.matching import is_of, select
-from ullage.gate.scenario import expand
-from ullage.units import GIB
+from ullage.ground.config.tables import find_line
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB
+from ullage.verbs.check.gate.budget import Amount
+from ullage.verbs.check.gate.config import Configuration, load_configuration
+from ullage.verbs.check.gate.matching import is_of, select
+from ullage.verbs.check.gate.scenario import expand
 
 Refuse = Callable[[Path, str, int, str], None]
 

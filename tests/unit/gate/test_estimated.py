@@ -9,12 +9,12 @@ import pytest
 from tests.rows import each
 
 import ullage
-from ullage.estimate.training.estimate import OUTSIDE
-from ullage.gate.compare import HEADROOM
-from ullage.gate.config import load_configuration
-from ullage.gate.lock import read_lock
-from ullage.gate.scenario import expand
-from ullage.gate.verdicts import State
+from ullage.players.eager.training.estimate import OUTSIDE
+from ullage.verbs.check.gate.compare import HEADROOM
+from ullage.verbs.check.gate.config import load_configuration
+from ullage.verbs.check.gate.lock import read_lock
+from ullage.verbs.check.gate.scenario import expand
+from ullage.verbs.check.gate.verdicts import State
 
 Refuse = Callable[[Path, str, int, str], None]
 MODEL = '[scenario.x]\nmodel = "llama-3.2-1b"\ngpu = "l4"\nlength = 64\n'

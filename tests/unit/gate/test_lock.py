@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.errors import SpecError
 from ullage.explain.basis import BasisKind
-from ullage.gate.lock import (
+from ullage.ground.errors import SpecError
+from ullage.verbs.check.gate.lock import (
     Entry,
     Key,
     Lock,

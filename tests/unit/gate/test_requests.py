@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.gate.config import Configuration, load_configuration
-from ullage.gate.scenario import expand
+from ullage.ground.errors import SpecError
+from ullage.verbs.check.gate.config import Configuration, load_configuration
+from ullage.verbs.check.gate.scenario import expand
 
 SERVE = "import torch\nasync def handle(request): ...\nclass Model:\n    def answer(self): ...\n"
 URL = "http://127.0.0.1:{port}/v1/completions"

@@ -12,18 +12,26 @@ import pytest
 
 from ullage.answers.text import render
 from ullage.explain.basis import BasisKind
-from ullage.gate.budget import NO_BUDGET, Amount
-from ullage.gate.cache import CaseFigures
-from ullage.gate.cases import CaseResult
-from ullage.gate.compare import GOOD, TOKENS, compare
-from ullage.gate.config import load_configuration
-from ullage.gate.figures import Measured
-from ullage.gate.lock import Entry, Key, Lock, Peaks, ServedFigures, parse_lock, render_lock
-from ullage.gate.scenario import Case, Serving, expand
-from ullage.gate.verdicts import State, judge
-from ullage.report.document.check import check_document
-from ullage.report.text.check import check_blocks, describe
-from ullage.report.views import CheckView
+from ullage.verbs.check.document import check_document
+from ullage.verbs.check.gate.budget import NO_BUDGET, Amount
+from ullage.verbs.check.gate.cache import CaseFigures
+from ullage.verbs.check.gate.cases import CaseResult
+from ullage.verbs.check.gate.compare import GOOD, TOKENS, compare
+from ullage.verbs.check.gate.config import load_configuration
+from ullage.verbs.check.gate.figures import Measured
+from ullage.verbs.check.gate.lock import (
+    Entry,
+    Key,
+    Lock,
+    Peaks,
+    ServedFigures,
+    parse_lock,
+    render_lock,
+)
+from ullage.verbs.check.gate.scenario import Case, Serving, expand
+from ullage.verbs.check.gate.verdicts import State, judge
+from ullage.verbs.check.text import check_blocks, describe
+from ullage.verbs.views.views import CheckView
 
 CONFIGURATION = """[scenario.api]
 serve = "vllm serve llama-3.1-8b --max-num-seqs {seqs}"
@@ -156,7 +164,7 @@ def test_a_server_that_does_not_start_fails_the_check(tmp_path: Path) -> None:
 def test_the_engine_is_run_with_the_traffic_of_its_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ullage.gate import serving
+    from ullage.verbs.check.gate import serving
 
     (tmp_path / "ullage.toml").write_text(CONFIGURATION)
     case = expand(load_configuration(tmp_path).scenarios["api"])[0]

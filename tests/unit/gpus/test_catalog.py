@@ -10,8 +10,7 @@ from importlib import resources
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.gpus import (
+from ullage.facts.gpus import (
     EstimateOnlyGpu,
     Gpu,
     Segment,
@@ -22,9 +21,10 @@ from ullage.gpus import (
     load_estimate_only,
     sources_of,
 )
-from ullage.gpus.catalog import _row, _row_texts, find_by_device
-from ullage.phantom.device import choose_device
-from ullage.units import GB, GIB, MIB
+from ullage.facts.gpus.catalog import _row, _row_texts, find_by_device
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GB, GIB, MIB
+from ullage.players.phantom.device import choose_device
 
 GPUS = load_catalog()
 OTHERS = load_estimate_only()
@@ -102,7 +102,7 @@ def test_every_figure_has_a_source(entry: Gpu | EstimateOnlyGpu) -> None:
 
 
 def test_every_source_is_used() -> None:
-    text = resources.files("ullage.gpus").joinpath("sources.toml").read_text(encoding="utf-8")
+    text = resources.files("ullage.facts.gpus").joinpath("sources.toml").read_text(encoding="utf-8")
     entries = (*GPUS, *OTHERS)
     used = {s.id for entry in entries for sources in sources_of(entry).values() for s in sources}
     assert {key for key in used if ":" not in key} == set(tomllib.loads(text)["source"])
@@ -354,7 +354,7 @@ def test_of_gpus_of_one_name_the_memory_decides() -> None:
 
 
 def test_rows_by_themselves_are_those_of_their_whole_files() -> None:
-    folder = resources.files("ullage.gpus")
+    folder = resources.files("ullage.facts.gpus")
     files = dict.fromkeys(file for file, _ in _row_texts().values())
     whole = [
         row for file in files for row in tomllib.loads((folder / file).read_text("utf-8"))["gpu"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.gpus.catalog import find_gpu
-from ullage.gpus.peaks import flops_per_s, link_bytes_per_s, peer_bytes_per_s
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.facts.gpus.peaks import flops_per_s, link_bytes_per_s, peer_bytes_per_s
 
 H100 = find_gpu("h100-80gb")
 

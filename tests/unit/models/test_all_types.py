@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.estimate.training.architectures import MODELS, build_model
-from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.recipe import Recipe
-from ullage.models.architecture import MODEL_TYPES, read_model
-from ullage.models.builtin import load_models
-from ullage.models.config import Config
-from ullage.models.decoders import STYLES
-from ullage.models.encoders import ENCODERS
-from ullage.models.layers import Weight
+from ullage.facts.families.architecture import MODEL_TYPES, read_model
+from ullage.facts.families.builtin import load_models
+from ullage.facts.families.config import Config
+from ullage.facts.families.decoders import STYLES
+from ullage.facts.families.encoders import ENCODERS
+from ullage.facts.families.layers import Weight
+from ullage.ground.errors import SpecError
+from ullage.players.eager.training.architectures import MODELS, build_model
+from ullage.players.eager.training.eager.arena import Arena
+from ullage.players.eager.training.recipe import Recipe
 
 FILE: Final = Path(__file__).parent / "all_types.json"
 _LAYERS: Final = 13

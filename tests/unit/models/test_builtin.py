@@ -8,11 +8,11 @@ from importlib import resources
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.estimate.training.architectures import MODELS, build_model
-from ullage.estimate.training.eager.arena import Arena
-from ullage.estimate.training.recipe import Recipe
-from ullage.models.builtin import _FILES, BuiltIn, find_model, load_models
+from ullage.facts.families.builtin import _FILES, BuiltIn, find_model, load_models
+from ullage.ground.errors import SpecError
+from ullage.players.eager.training.architectures import MODELS, build_model
+from ullage.players.eager.training.eager.arena import Arena
+from ullage.players.eager.training.recipe import Recipe
 
 ALL = list(load_models().values())
 COUNTED = [
@@ -54,7 +54,7 @@ def test_what_is_not_there_is_named_with_what_is_close() -> None:
 
 
 def test_models_by_themselves_are_those_of_their_whole_files() -> None:
-    folder = resources.files("ullage.models")
+    folder = resources.files("ullage.facts.families")
     whole = {}
     for file in _FILES:
         whole |= tomllib.loads((folder / file).read_text("utf-8"))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.models.find import find_config
+from ullage.facts.families.find import find_config
+from ullage.ground.errors import SpecError
 
 TINY = {"model_type": "llama", "hidden_size": 64}
 

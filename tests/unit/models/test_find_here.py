@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.models.find import find_here
+from ullage.facts.families.find import find_here
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.models.architecture import MODEL_TYPES, read_layers, read_model
-from ullage.models.builtin import load_models
-from ullage.models.config import Config
-from ullage.models.layers import Attention, Cross, Encoder, Latent, Recurrent, Uncounted
-from ullage.models.vision import bound_part
+from ullage.facts.families.architecture import MODEL_TYPES, read_layers, read_model
+from ullage.facts.families.builtin import load_models
+from ullage.facts.families.config import Config
+from ullage.facts.families.layers import Attention, Cross, Encoder, Latent, Recurrent, Uncounted
+from ullage.facts.families.vision import bound_part
+from ullage.ground.errors import SpecError
 
 VECTORS = json.loads(
     (Path(__file__).parents[3] / "benchmarks" / "serving" / "vectors.json").read_text()

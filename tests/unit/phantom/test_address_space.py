@@ -17,12 +17,12 @@ from benchmarks.accuracy.address_replay import replay_snapshot
 from benchmarks.accuracy.addresses import Recording, read_golden, read_recordings, score_steps
 from tests.rows import each
 
-from ullage.native.libraries import PHANTOM
-from ullage.programs.allocator_replay import EMPTY_CACHE
-from ullage.protocol import variables
-from ullage.protocol.run import Platform
-from ullage.trace.rules import ORDERS, make_settings, play_requests
-from ullage.units import MIB
+from ullage.ground.native.libraries import PHANTOM
+from ullage.ground.programs.allocator_replay import EMPTY_CACHE
+from ullage.ground.protocol import variables
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import MIB
+from ullage.log.rules import ORDERS, make_settings, play_requests
 
 RECORDINGS = read_recordings()
 SIZES = [2, 2, 2, 12, 16, 20, 20, 20, 26, 32, 44, 64, 98, 100, 130, 1036]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.record.values.assume import WORST_CASE, Assumed, Experts, Plausibility
+from ullage.ground.errors import SpecError
+from ullage.players.inside.values.assume import WORST_CASE, Assumed, Experts, Plausibility
 
 
 @pytest.mark.parametrize(

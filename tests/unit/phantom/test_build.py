@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.native import build
-from ullage.native.libraries import LIBRARY_DIR
-from ullage.phantom import elf
+from ullage.ground.native import build
+from ullage.ground.native.libraries import LIBRARY_DIR
+from ullage.players.phantom import elf
 
 EM_AARCH64 = 183  # e_machine in the ELF header
 ANSWER = """
@@ -138,7 +138,7 @@ def test_a_build_for_aarch64_answers_the_same_calls(
 
 @pytest.mark.phantom
 def test_there_is_a_stub_for_every_library_that_torch_needs(thin_python: Path) -> None:
-    from ullage.phantom.torch_build import find_torch
+    from ullage.players.phantom.torch_build import find_torch
 
     needed = find_torch(str(thin_python)).sonames
     assert "libcudart.so.13" in needed

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.phantom.caches import compiler_variables, unused_cache, without_spaces
+from ullage.players.phantom.caches import compiler_variables, unused_cache, without_spaces
 
 DEVICE = "name=some;total_bytes=1"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ullage.native import build
+from ullage.ground.native import build
 
 FLOAT, HALF, BFLOAT16 = 0, 2, 9
 NCHW, NHWC = 0, 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.gpus.catalog import find_gpu, load_catalog
-from ullage.phantom.device import choose_device
+from ullage.facts.gpus.catalog import find_gpu, load_catalog
+from ullage.ground.errors import SpecError
+from ullage.players.phantom.device import choose_device
 
 
 def fields_of(text: str) -> dict[str, str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import EnvironmentProblem
-from ullage.native import build
-from ullage.phantom import environment
-from ullage.phantom.environment import STAMP, UNFINISHED, make_environment
-from ullage.protocol.options.env import EnvironmentSpec
+from ullage.ground.errors import EnvironmentProblem
+from ullage.ground.native import build
+from ullage.players.phantom import environment
+from ullage.players.phantom.environment import STAMP, UNFINISHED, make_environment
+from ullage.verbs.env.options import EnvironmentSpec
 
 TORCH_NEEDS = (
     "filelock",

@@ -6,7 +6,7 @@ import pytest
 
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
-from ullage.phantom.virtual_time import _GraphSeconds
+from ullage.players.phantom.virtual_time import _GraphSeconds
 
 
 def cost(seconds: float) -> Cost:

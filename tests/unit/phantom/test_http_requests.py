@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.phantom.http_requests import Endpoint, make_body
-from ullage.record.requests.requests import Request
+from ullage.ground.errors import SpecError
+from ullage.players.inside.requests.requests import Request
+from ullage.players.phantom.http_requests import Endpoint, make_body
 
 
 def sent(line: dict[str, Any], **fields: Any) -> Any:

@@ -14,8 +14,8 @@ import pytest
 
 from ullage.explain.losses import describe_end
 from ullage.explain.program import Program
-from ullage.phantom import insistence
-from ullage.record.process.request_to_end import ask_to_end, reply_path
+from ullage.players.inside.process.request_to_end import ask_to_end, reply_path
+from ullage.players.phantom import insistence
 
 TIMEOUT_S = 60
 # Neither returns to Python: the first leaves Python's lock to other threads, the second keeps it.
@@ -25,12 +25,12 @@ IN_C = {
 }
 CODE = """
 import ctypes, os, pathlib, signal, sys
-from ullage.record.process.request_to_end import wait_for_request
+from ullage.players.inside.process.request_to_end import wait_for_request
 run_dir, handled = pathlib.Path(sys.argv[1]), sys.argv[2] == "handled"
 def handle(number, frame):
     sys.exit(7)
 if not handled:
-    handle.__module__ = "ullage.phantom.bootstrap"
+    handle.__module__ = "ullage.players.phantom.bootstrap"
 signal.signal(15, handle)
 note = lambda number: (run_dir / "noted").write_text(str(number))
 wait_for_request(run_dir, os.getpid(), note, (run_dir / "record").touch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ullage.native import build
+from ullage.ground.native import build
 
 INVALID_VALUE, NOT_SUPPORTED = 1, 801
 FAT_BINARY, CUBIN, ZSTD = 0xBA55ED50, 2, 0x8000

@@ -11,13 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.phantom.device import choose_device
-from ullage.phantom.launch import LIBRARY_DIR, SITE_DIR, LaunchOptions, make_environment, start
-from ullage.phantom.program import UserProgram
-from ullage.phantom.torch_build import TorchBuild
-from ullage.protocol.options.run import RunOptions
-from ullage.runs.job import make_options
+from ullage.ground.errors import SpecError
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.launch import (
+    LIBRARY_DIR,
+    SITE_DIR,
+    LaunchOptions,
+    make_environment,
+    start,
+)
+from ullage.players.phantom.program import UserProgram
+from ullage.players.phantom.torch_build import TorchBuild
+from ullage.search.runs.job import make_options
+from ullage.verbs.run.options import RunOptions
 
 RUN = os.environ | {"ULLAGE_RUN_DIR": "no such directory"}
 BUILD = TorchBuild("2.15.0", "13.2", Path("torch"), {}, frozenset(), frozenset())
@@ -88,7 +94,7 @@ def test_its_output_can_leave_stdout_alone(capfd: pytest.CaptureFixture[str]) ->
 def test_a_signal_reaches_the_program_which_ends_in_its_own_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: int
 ) -> None:
-    monkeypatch.setattr("ullage.phantom.launch.is_in_foreground", lambda: False)
+    monkeypatch.setattr("ullage.players.phantom.launch.is_in_foreground", lambda: False)
     ready = tmp_path / "ready"
     code = (
         "import signal, sys, time, pathlib\n"
@@ -105,7 +111,9 @@ def test_a_signal_reaches_the_program_which_ends_in_its_own_way(
 
     before = signal.getsignal(number)
     if before is signal.SIG_IGN:  # of the shell that started pytest in its background
-        monkeypatch.setattr("ullage.phantom.signals.signal.getsignal", lambda _: signal.SIG_DFL)
+        monkeypatch.setattr(
+            "ullage.players.phantom.launch.signal.getsignal", lambda _: signal.SIG_DFL
+        )
     with start(run_code(code), RUN, stdout_to_stderr=False) as child:
         ended = child.wait(send)
     assert ended.exit_code == expected

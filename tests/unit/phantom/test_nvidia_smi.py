@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.launch import install_nvidia_smi
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.launch import install_nvidia_smi
 
 MIB = 2**20
 QUERY = "--query-gpu=index,name,memory.total,memory.used,utilization.gpu,driver_version"

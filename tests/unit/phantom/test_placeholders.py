@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.phantom.placeholders import (
+from ullage.players.phantom.environment import (
     Placeholder,
     is_nvidia_requirement,
     placeholders_for,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.phantom.program import resolve_program
+from ullage.ground.errors import SpecError
+from ullage.players.phantom.program import resolve_program
 
 
 @pytest.fixture

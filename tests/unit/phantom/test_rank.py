@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage.api import ranks
-from ullage.errors import SpecError
-from ullage.phantom.rank import choose_ranks
+from ullage.ground.errors import SpecError
+from ullage.players.phantom.rank import choose_ranks
+from ullage.verbs.run import ranks_function as ranks
 
 
 def test_a_rank_knows_its_node_and_its_place_there() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import EnvironmentProblem
-from ullage.phantom import torch_build
-from ullage.phantom.elf import read_exports, read_imports, read_needed
-from ullage.phantom.torch_build import (
+from ullage.ground.errors import EnvironmentProblem
+from ullage.players.phantom import torch_build
+from ullage.players.phantom.elf import read_exports, read_imports, read_needed
+from ullage.players.phantom.torch_build import (
     SYMBOL_PREFIXES,
     TorchBuild,
     check_torch,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ullage.phantom.virtual_time import _Played
+from ullage.players.phantom.virtual_time import _Played
 
 
 class BusyLog:
@@ -39,6 +39,6 @@ class Reader(_Played):
 def test_work_that_is_given_meanwhile_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader()
     log = SimpleNamespace(end=lambda: reader._serial + 1)
-    monkeypatch.setitem(sys.modules, "ullage.record.steps.work_log", log)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ullage.players.inside.steps.work_log", log)  # type: ignore[arg-type]
     assert reader.advance() and reader.advance()
     assert reader._serial == 2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ullage.plan.solver.problem import Problem
+from ullage.search.solver.problem import Problem
 
 MIB = 2**20
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from ullage.plan.costs.blocks import block_of_module, find_blocks
+from ullage.search.costs.blocks import block_of_module, find_blocks
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_single_layers_are_no_blocks(find: Find) -> None:
 
 
 def test_what_is_in_a_block_is_of_it(find: Find) -> None:
-    from ullage.plan.costs.blocks import Block
+    from ullage.search.costs.blocks import Block
 
     modules = ("", "h", "h.1", "h.1.mlp", "h.10", "head")
     of = block_of_module([Block("h.1", "Block"), Block("h.10", "Block")], modules)

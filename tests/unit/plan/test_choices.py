@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ullage.plan.choices import worth_trying
-from ullage.plan.solver.problem import Problem
+from ullage.search.ladder import worth_trying
+from ullage.search.solver.problem import Problem
 
 Make = Callable[..., Problem]
 

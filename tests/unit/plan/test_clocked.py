@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ullage.clock.step_time import NO_MODULE, Interval
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.clocked import Seconds, Timed, step_seconds
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.clocked import Seconds, Timed, step_seconds
 
 BASE = Seconds(np.array([0.2, 0.6]), 1.0)
 BLOCKS = (Block("h.0", "B"), Block("h.1", "B"))

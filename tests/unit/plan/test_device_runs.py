@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from ullage.act.techniques.technique import Action
 from ullage.clock.step_time import Interval
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import find_gpu
-from ullage.plan.costs.measure import RunRequest
-from ullage.plan.device_runs import DeviceRuns
-from ullage.plan.menu import Actions
-from ullage.techniques.technique import Action
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.search.costs.measure import RunRequest
+from ullage.search.menu import Actions
+from ullage.search.search import DeviceRuns
 
 GPU = find_gpu("t4")
 SMALL, LARGE = (Action("checkpoint"),), (Action("autocast"),)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ullage.gpus.catalog import find_gpu
-from ullage.plan import fit, search
-from ullage.plan.objective import Goal, Objective
-from ullage.runs.search import LimitReached
-from ullage.techniques.technique import Semantics
+from ullage.act.techniques.technique import Semantics
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.search import fit, search
+from ullage.search.objective import Goal, Objective
+from ullage.search.runs.search import LimitReached
 
 GPU = find_gpu("h100-80gb")
 

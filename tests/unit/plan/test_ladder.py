@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 from benchmarks.plans.probed import foresee
 
-from ullage.plan import ladder as module
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.clocked import Seconds
-from ullage.plan.costs.measure import Measured
-from ullage.plan.costs.profile import Profile, Stretch
-from ullage.plan.findings import Key, key_of
-from ullage.plan.ladder import Ladder
-from ullage.plan.menu import Actions
-from ullage.plan.proposals import Rung
-from ullage.plan.solver.problem import Failure, Problem
-from ullage.plan.solver.solve import lower_bound_s
-from ullage.techniques.technique import Action
+from ullage.act.techniques.technique import Action
+from ullage.search import ladder as module
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.clocked import Seconds
+from ullage.search.costs.measure import Measured
+from ullage.search.costs.profile import Profile, Stretch
+from ullage.search.findings import Key, key_of
+from ullage.search.ladder import Ladder
+from ullage.search.menu import Actions
+from ullage.search.proposals import Rung
+from ullage.search.solver.problem import Failure, Problem
+from ullage.search.solver.solve import lower_bound_s
 
 PATHS = ("h.0", "h.1", "h.2", "h.3")
 NUM = len(PATHS)

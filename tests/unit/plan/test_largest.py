@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from ullage.act.techniques.technique import Action, Semantics
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import find_gpu
-from ullage.plan.costs.measure import RunRequest
-from ullage.plan.proposals import Rung
-from ullage.plan.sizes import largest
-from ullage.plan.sizes.largest import Answer, LargestReport, LargestSearch
-from ullage.techniques.technique import Action, Semantics
-from ullage.units import GIB
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.units import GIB
+from ullage.search.costs.measure import RunRequest
+from ullage.search.proposals import Rung
+from ullage.search.sizes import largest
+from ullage.search.sizes.largest import Answer, LargestReport, LargestSearch
 
 GPU = find_gpu("rtx-3050-6gb")
 LEAN, NEAR = Action("optimizer_offload"), Action("chunked_loss")

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.plan.launchers.accelerate_file import accelerate_config, to_yaml
-from ullage.plan.launchers.deepspeed_file import deepspeed_config, read_deepspeed_config
-from ullage.plan.launchers.shardings import SHARDINGS, Engine, OnHost, Sharding, splitting_sequences
+from ullage.ground.errors import SpecError
+from ullage.search.launchers.accelerate_file import accelerate_config, to_yaml
+from ullage.search.launchers.deepspeed_file import deepspeed_config, read_deepspeed_config
+from ullage.search.launchers.shardings import (
+    SHARDINGS,
+    Engine,
+    OnHost,
+    Sharding,
+    splitting_sequences,
+)
 
 DDP = Sharding(Engine.DDP, 0)
 FSDP2 = Sharding(Engine.FSDP2, 3)

@@ -9,13 +9,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from ullage.plan.costs import measure
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.clocked import Seconds
-from ullage.plan.costs.measure import Measured, helps
-from ullage.plan.costs.profile import Profile, Stretch
-from ullage.plan.menu import moves, settings, treatments
-from ullage.techniques.technique import Action, Semantics
+from ullage.act.techniques.technique import Action, Semantics
+from ullage.search.costs import measure
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.clocked import Seconds
+from ullage.search.costs.measure import Measured, helps
+from ullage.search.costs.profile import Profile, Stretch
+from ullage.search.menu import moves, settings, treatments
 
 HEAD = Stretch("after forward", 1)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ullage.act.techniques.technique import Action
 from ullage.clock.step_time import Interval
-from ullage.errors import SpecError
-from ullage.plan.costs.clocked import Timed
-from ullage.plan.findings import Candidate, Seen
-from ullage.plan.objective import Objective, read_objective
-from ullage.plan.outcomes import fastest_fitting
-from ullage.techniques.technique import Action
+from ullage.ground.errors import SpecError
+from ullage.search.costs.clocked import Timed
+from ullage.search.findings import Candidate, Seen
+from ullage.search.objective import Objective, read_objective
+from ullage.search.outcomes import fastest_fitting
 
 GIB = 1 << 30
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ullage.act.techniques.technique import Action
 from ullage.clock.step_time import Interval
-from ullage.plan.costs.clocked import Timed
-from ullage.plan.findings import Candidate, Seen
-from ullage.plan.objective import Objective
-from ullage.plan.outcomes import best_first, is_surely_slower, with_reason
-from ullage.plan.proposals import Rung
-from ullage.techniques.technique import Action
+from ullage.search.costs.clocked import Timed
+from ullage.search.findings import Candidate, Seen
+from ullage.search.objective import Objective
+from ullage.search.outcomes import best_first, is_surely_slower, with_reason
+from ullage.search.proposals import Rung
 
 GIB = 1 << 30
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.profile import Stretch, kept_by_module, read_profile
-from ullage.plan.solver.problem import make_problem
-from ullage.trace.model import Record
+from ullage.log.model import Record
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.profile import Stretch, kept_by_module, read_profile
+from ullage.search.solver.problem import make_problem
 
 MakeRecord = Callable[..., Record]
 # Of each block: what it keeps, its output, and what its backward takes beside.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.plan.proposals import Rung, contenders, next_rungs
+from ullage.search.proposals import Rung, contenders, next_rungs
 
 COUNT = 60
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from ullage.act.techniques.technique import Action, Semantics
 from ullage.explain.verdict import ExitCode, Verdict
-from ullage.gpus.catalog import find_gpu
-from ullage.plan.findings import LATE, Candidate, Key, Seen
-from ullage.plan.menu import Actions
-from ullage.plan.proposals import Rung
-from ullage.plan.search import Search
-from ullage.techniques.technique import Action, Semantics
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.search.findings import LATE, Candidate, Key, Seen
+from ullage.search.menu import Actions
+from ullage.search.proposals import Rung
+from ullage.search.search import Search
 
 # Fastest first, with the memory that the model expects of each.
 EXPECTED = {"tiled_mlp": 80, "chunked_loss": 60, "checkpoint": 40, "optimizer_offload": 20}

@@ -11,8 +11,8 @@ from benchmarks.plans.least_peak import Chain, least_peak, peak_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.techniques.checkpoint_segments import read_lengths
-from ullage.techniques.means.tiling import even_lengths
+from ullage.act.techniques.checkpoint_segments import read_lengths
+from ullage.act.techniques.means.tiling import even_lengths
 
 SIZES = st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1, max_size=9)
 
@@ -49,7 +49,7 @@ def test_alike_modules_take_what_the_closed_forms_say(count: int) -> None:
 
 
 def test_lengths_are_read_and_checked() -> None:
-    from ullage.errors import PlanError
+    from ullage.ground.errors import PlanError
 
     assert read_lengths("4, 4,3", "blocks", 11) == (4, 4, 3)
     assert read_lengths("", "blocks", 16) == (4, 4, 4, 4)

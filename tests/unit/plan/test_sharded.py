@@ -8,18 +8,18 @@ from typing import Any, cast
 
 import pytest
 
+from ullage.act.techniques.applying.outcome import Outcome
+from ullage.act.techniques.made_for import MadeFor
 from ullage.clock.step_time import Interval
-from ullage.errors import SpecError
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import find_gpu
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.measure import RunRequest
-from ullage.plan.launchers import sharded_search
-from ullage.plan.launchers.sharded_search import ShardedSearch
-from ullage.plan.launchers.shardings import Engine, OnHost, Sharding
-from ullage.techniques.applying.outcome import Outcome
-from ullage.techniques.made_for import MadeFor
-from ullage.units import GIB
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.measure import RunRequest
+from ullage.search.launchers import sharded_search
+from ullage.search.launchers.sharded_search import ShardedSearch
+from ullage.search.launchers.shardings import Engine, OnHost, Sharding
 
 DDP, FSDP2 = Sharding(Engine.DDP, 0), Sharding(Engine.FSDP2, 3)
 ZERO3 = Sharding(Engine.DEEPSPEED, 3)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from tests.rows import each
 
-from ullage.plan.findings import Seen
-from ullage.plan.sizes.sizes import Sizes
+from ullage.search.findings import Seen
+from ullage.search.sizes.sizes import Sizes
 
 GIB = 2**30
 BUDGET = 16 * GIB

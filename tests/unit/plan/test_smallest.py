@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import find_gpu, load_catalog
-from ullage.plan.costs.measure import RunRequest
-from ullage.plan.sizes.smallest import find_smallest
-from ullage.units import GIB
+from ullage.facts.gpus.catalog import find_gpu, load_catalog
+from ullage.ground.units import GIB
+from ullage.search.costs.measure import RunRequest
+from ullage.search.sizes.smallest import find_smallest
 
 CATALOG = [find_gpu(slug) for slug in ("h100-80gb", "t4", "gtx-1080", "rtx-3080-10gb", "rtx-2060")]
 # No torch of today has code for it.

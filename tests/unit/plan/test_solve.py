@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ullage.plan.solver import certificate
-from ullage.plan.solver.certificate import certify, is_available
-from ullage.plan.solver.counts import start_solver
-from ullage.plan.solver.problem import Failure, Problem, Solution
-from ullage.plan.solver.solve import relax, solve
+from ullage.search.solver import certificate
+from ullage.search.solver.certificate import certify, is_available
+from ullage.search.solver.counts import start_solver
+from ullage.search.solver.problem import Failure, Problem, Solution
+from ullage.search.solver.solve import relax, solve
 
 Make = Callable[..., Problem]
 

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from ullage.act.techniques.technique import Action, Semantics
 from ullage.explain.verdict import ExitCode
-from ullage.gpus.catalog import find_gpu
-from ullage.plan import spread
-from ullage.plan.budget import Limit
-from ullage.plan.findings import Candidate, FitReport, Seen, WorstRank
-from ullage.plan.menu import layouts
-from ullage.plan.objective import Goal, Objective
-from ullage.techniques.technique import Action, Semantics
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.search import spread
+from ullage.search.budget import Limit
+from ullage.search.findings import Candidate, FitReport, Seen, WorstRank
+from ullage.search.menu import layouts
+from ullage.search.objective import Goal, Objective
 
 GPU = find_gpu("h100-80gb")
 SEEN = Seen(fits=True, reason="", used_bytes=1, allocated_bytes=1, num_retries=0, host_bytes=0)

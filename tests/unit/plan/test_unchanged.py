@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from ullage.act.techniques.applying.outcome import read_outcome
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
 from ullage.answers.html import render_page
 from ullage.answers.text import render
-from ullage.api.fit import Fit
 from ullage.explain.verdict import Verdict
-from ullage.gpus.catalog import find_gpu
-from ullage.phantom.launch import plan_variables
-from ullage.plan.costs.measure import RunRequest
-from ullage.plan.fit import fit_unchanged
-from ullage.protocol.plain import document_of
-from ullage.report.text.fit import fit_blocks
-from ullage.techniques.applying.outcome import read_outcome
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.protocol.plain import document_of
+from ullage.players.phantom.launch import plan_variables
+from ullage.search.costs.measure import RunRequest
+from ullage.search.fit import fit_unchanged
+from ullage.verbs.fit.function import Fit
+from ullage.verbs.fit.text import fit_blocks
 
 GPU = find_gpu("t4")
 GIB = 2**30

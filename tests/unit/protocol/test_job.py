@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.protocol.job import (
+from ullage.ground.protocol.job import (
     MAX_BYTES,
     Job,
     JobDevice,

@@ -15,29 +15,30 @@ import click
 import pytest
 
 import ullage
-from ullage.cli.main import VERBS, cli, run_cli
-from ullage.cli.options.command import Verb
-from ullage.cli.options.schema import file_schema
-from ullage.errors import SpecError
-from ullage.gate.config import load_configuration
-from ullage.protocol.options import SECTIONS
-from ullage.protocol.options.capacity import CapacityOptions
-from ullage.protocol.options.estimate import TrainingOptions
-from ullage.protocol.options.explain import ExplainOptions, WhatIfOptions
-from ullage.protocol.options.fit import FitOptions
-from ullage.protocol.options.largest import LargestOptions
-from ullage.protocol.options.option import share
-from ullage.protocol.options.record import RecordOptions
-from ullage.protocol.options.run import RunOptions
-from ullage.protocol.options.smallest import SmallestOptions
+from ullage.cli import VERBS, cli, run_cli
+from ullage.ground.errors import SpecError
+from ullage.ground.protocol.option import share
+from ullage.verbs import SECTIONS
+from ullage.verbs.capacity.options import CapacityOptions
+from ullage.verbs.check.gate.config import load_configuration
+from ullage.verbs.command_line.command import Verb
+from ullage.verbs.command_line.schema import file_schema
+from ullage.verbs.estimate.options import TrainingOptions
+from ullage.verbs.explain.options import ExplainOptions, WhatIfOptions
+from ullage.verbs.fit.options import FitOptions
+from ullage.verbs.largest.options import LargestOptions
+from ullage.verbs.record.options import RecordOptions
+from ullage.verbs.run.options import RunOptions
+from ullage.verbs.smallest.options import SmallestOptions
 
-# As in ullage/api, without all that it imports; each line of CALLS is wrong in the way it says.
+# As in a verb's function.py, without all that it imports; each line of CALLS is wrong in the way it
+# says.
 FUNCTIONS = """\
-from ullage.protocol.options.estimate import TrainingOptions
-from ullage.protocol.options.explain import ExplainOptions
-from ullage.protocol.options.fit import FitOptions
-from ullage.protocol.options.option import takes
-from ullage.protocol.options.run import RunOptions
+from ullage.verbs.estimate.options import TrainingOptions
+from ullage.verbs.explain.options import ExplainOptions
+from ullage.verbs.fit.options import FitOptions
+from ullage.ground.protocol.option import takes
+from ullage.verbs.run.options import RunOptions
 @takes(RunOptions)
 def run(options: RunOptions) -> int: return 0
 @takes(FitOptions)

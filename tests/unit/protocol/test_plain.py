@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.rows import each
 
-from ullage.protocol.plain import (
+from ullage.ground.protocol.plain import (
     JSON,
     STRICT_JSON,
     As,
@@ -26,7 +26,7 @@ from ullage.protocol.plain import (
 )
 
 if TYPE_CHECKING:
-    from ullage.gpus import Gpu
+    from ullage.facts.gpus import Gpu
 
 
 class Colour(enum.Enum):

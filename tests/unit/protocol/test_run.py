@@ -10,14 +10,9 @@ from pathlib import Path
 import pytest
 from tests.variables import VARIABLES
 
-from ullage.protocol import variables
-from ullage.protocol.run import (
-    LoneRank,
-    PlanVariables,
-    Platform,
-    RunVariables,
-)
-from ullage.protocol.variables import device_property
+from ullage.ground.protocol import variables
+from ullage.ground.protocol.run import LoneRank, PlanVariables, Platform, RunVariables
+from ullage.ground.protocol.variables import device_property
 
 PLAIN = RunVariables(Path("/run"))
 FULL = RunVariables(
@@ -97,7 +92,7 @@ def test_a_property_of_the_device_is_read_by_its_name() -> None:
 def test_the_names_cost_a_process_nothing() -> None:
     """It imports them before the program's first line."""
     code = (
-        "import sys; import ullage.phantom.bootstrap; "
+        "import sys; import ullage.players.phantom.bootstrap; "
         "print({'dataclasses', 'inspect'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ullage.record.patches import Patches
-from ullage.record.values import autotune
+from ullage.players.inside.patches import Patches
+from ullage.players.inside.values import autotune
 
 HEURISTICS = "torch._inductor.runtime.triton_heuristics"
 PAD_MM = "torch._inductor.fx_passes.pad_mm"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.record.patches import Patches
-from ullage.record.steps.batch_waits import BatchWaits, wait_in
+from ullage.players.inside.patches import Patches
+from ullage.players.inside.steps.batch_waits import BatchWaits, wait_in
 
 
 class FakeIterator:

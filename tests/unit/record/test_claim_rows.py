@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ullage.record.owners.claim_rows import ClaimRows
+from ullage.players.inside.owners.ownership import ClaimRows
 
 CATEGORIES = ("parameter", "gradient", "optimizer_state")
 

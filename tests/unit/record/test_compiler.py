@@ -66,7 +66,7 @@ DEFER = """
 import sys
 sys.path.insert(0, {source!r})
 import fake
-from ullage.record.steps import compiler
+from ullage.players.inside.steps import compiler
 compiler._NAME = "fake.compiler"
 compiler._ANSWERS = {{
     ("graph_break", "fake.eager"): compiler._break_nothing,

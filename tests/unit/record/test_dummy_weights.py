@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import pytest
 
-from ullage.record.weights import dummy_weights
-from ullage.record.weights.dummy_vision_weights import MadeUpVision
-from ullage.record.weights.dummy_weights import MadeUpWeights, write_hole
+from ullage.players.inside.weights import dummy_weights
+from ullage.players.inside.weights.dummy_vision_weights import MadeUpVision
+from ullage.players.inside.weights.dummy_weights import MadeUpWeights, write_hole
 
 GIB = 2**30
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.record.allocator.event_hook import Ring, place_workspaces
+from ullage.players.inside.allocator.event_hook import Ring, place_workspaces
 
 LIVES, GONE, NEW = 512, 1024, 2048
 

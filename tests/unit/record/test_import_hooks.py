@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.record.import_hooks import on_import
+from ullage.players.inside.import_hooks import on_import
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SnapshotError
-from ullage.record.steps.kernel_times import KernelTimes, sum_kernels
-from ullage.trace.field_checks import read
-from ullage.trace.kernel_times import KernelTime
+from ullage.ground.errors import SnapshotError
+from ullage.log.field_checks import read
+from ullage.log.kernel_times import KernelTime
+from ullage.players.inside.steps.kernel_times import KernelTimes, sum_kernels
 
 BF16, FP32 = "c10::BFloat16", "float"
 

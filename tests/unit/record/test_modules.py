@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.record.owners import modules as modules_module
-from ullage.record.owners.modules import Modules
+from ullage.players.inside.owners import modules as modules_module
+from ullage.players.inside.owners.modules import Modules
 
 
 class Layer:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.protocol.holder_chains import Root, remedy_for, root_of, traceback_of
-from ullage.record.allocator.history import without_ours
-from ullage.record.owners import notebook, source_location
+from ullage.ground.protocol.holder_chains import Root, remedy_for, root_of, traceback_of
+from ullage.players.inside.allocator.history import without_ours
+from ullage.players.inside.owners import notebook, source_location
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "recording" / "ipython_session.py"
 
@@ -63,7 +63,7 @@ def test_cells_are_watched_until_the_hook_is_removed(session: dict[str, Any]) ->
 
 
 def test_without_ipython_nothing_of_it_is_asked_or_imported() -> None:
-    code = "import sys, ullage.record.owners.chains; print('IPython' in sys.modules)"
+    code = "import sys, ullage.players.inside.owners.chains; print('IPython' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.record.allocator import ooms
-from ullage.record.allocator.ooms import OutOfMemories
+from ullage.players.inside.allocator import ooms
+from ullage.players.inside.allocator.ooms import OutOfMemories
 
 
 class OutOfMemoryError(RuntimeError):

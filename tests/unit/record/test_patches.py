@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ullage.record.patches import Patches
+from ullage.players.inside.patches import Patches
 
 
 class Owner:

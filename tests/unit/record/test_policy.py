@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 from tests.rows import each
 
-from ullage.record.values.policy import deciding
-from ullage.record.values.uniform import COMPARISONS, RULES, Call
+from ullage.players.inside.values.policy import deciding
+from ullage.players.inside.values.uniform import COMPARISONS, RULES, Call
 
 BOUNDS = (-3.0, -0.5, 0.0, 0.2, 0.51, 0.88, 0.999, 1.0, 7.0, 1e6)
 

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.errors import SpecError
-from ullage.record.patches import Patches
-from ullage.record.pressure.gauge import PressureGauge
-from ullage.record.pressure.generation import count_new_tokens, watch_generation
-from ullage.record.pressure.request_log import (
+from ullage.ground.errors import SpecError
+from ullage.log.durations import bin_of
+from ullage.players.inside.patches import Patches
+from ullage.players.inside.pressure.gauge import PressureGauge
+from ullage.players.inside.pressure.generation import count_new_tokens, watch_generation
+from ullage.players.inside.pressure.request_log import (
     MAX_NAMES,
     MAX_POINTS,
     MAX_REQUESTS,
     Request,
     RequestLog,
 )
-from ullage.record.pressure.step_windows import NUM_RECENT, Level, StepWindows
-from ullage.trace.durations import bin_of
+from ullage.players.inside.pressure.step_windows import NUM_RECENT, Level, StepWindows
 
 STEP = st.tuples(st.floats(1e-6, 1e3), *[st.integers(0, 9)] * 5)
 

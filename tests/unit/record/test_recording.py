@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.record.entrances.recording import Recording
+from ullage.players.inside.entrances.recording import Recording
 
 
 def test_a_recorded_function_that_calls_itself_is_recorded_to_its_end(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.record.requests.concurrent_callers import Users, pass_on
-from ullage.record.requests.requests import (
+from ullage.ground.errors import SpecError
+from ullage.players.inside.requests.concurrent_callers import Users, pass_on
+from ullage.players.inside.requests.requests import (
     Noted,
     Request,
     answered_by,

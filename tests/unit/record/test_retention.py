@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ullage.record.allocator.ooms import OutOfMemories
-from ullage.record.allocator.retention import Retention
-from ullage.record.entrances.settings import Mode, RecordingSettings
-from ullage.record.owners.holders import Holders
-from ullage.record.process.publication import Publication
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.players.inside.allocator.ooms import OutOfMemories
+from ullage.players.inside.allocator.retention import Retention
+from ullage.players.inside.entrances.settings import Mode, RecordingSettings
+from ullage.players.inside.owners.holders import Holders
+from ullage.players.inside.process.publication import Publication
 
 BYTES = {"num_marks": 128, "num_claims": 32, "num_steps": 64, "num_holders": 256, "num_ooms": 512}
 
@@ -117,7 +117,7 @@ def test_holders_are_one_row_for_each_block_and_chain(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Holders, "_note", note)
     monkeypatch.setattr(holders._search, "tensors", lambda *_: [("x", None)])
-    monkeypatch.setattr("ullage.record.owners.holders.variable_roots", list)
+    monkeypatch.setattr("ullage.players.inside.owners.holders.variable_roots", list)
     for turn in range(5):
         noted[:] = [(turn, 512, "x in main()"), (turn, 1024, "y in main()")]
         holders.look()
@@ -132,7 +132,9 @@ def test_holders_are_one_row_for_each_block_and_chain(monkeypatch: pytest.Monkey
 
 
 def test_of_failures_the_first_and_the_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage.record.allocator.ooms.source_location.here", lambda: "train.py:3")
+    monkeypatch.setattr(
+        "ullage.players.inside.allocator.ooms.source_location.here", lambda: "train.py:3"
+    )
     torch: Any = SimpleNamespace(OutOfMemoryError=MemoryError)
     positions = iter(range(100))
     ooms = OutOfMemories(torch, lambda: None, 4, lambda: next(positions))

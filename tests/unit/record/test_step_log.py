@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import ullage
-from ullage.record.entrances.recording import Recording
-from ullage.record.steps.step_log import StepLog
+from ullage.players.inside.entrances.recording import Recording
+from ullage.players.inside.steps.step_log import StepLog
 
 GIB = 2**30
 GUIDE = Path(__file__).parents[3] / "docs/reference/record.md"
@@ -150,7 +150,7 @@ from __future__ import annotations
 import sys, {package}
 from types import SimpleNamespace
 sys.path.insert(0, {str(Path(ullage.__file__).parents[1])!r})
-from ullage.record.steps.step_log import StepLog
+from ullage.players.inside.steps.step_log import StepLog
 GIB = {GIB}
 {inspect.getsource(make_torch)}
 {BEGINS[library]}

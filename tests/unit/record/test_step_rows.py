@@ -8,7 +8,7 @@ import operator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.record.steps.step_rows import StepRows
+from ullage.players.inside.steps.step_rows import StepRows
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=200))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ullage.record.steps import steps as steps_module
-from ullage.record.steps.steps import StepKind, Steps, StepsReached
+from ullage.players.inside.steps import steps as steps_module
+from ullage.players.inside.steps.steps import StepKind, Steps, StepsReached
 
 
 class Program:

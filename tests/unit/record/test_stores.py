@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.record.values.stores import stored_parameters
+from ullage.players.inside.values.kernels import stored_parameters
 
 tl: Any = types.SimpleNamespace(__name__="triton.language")
 

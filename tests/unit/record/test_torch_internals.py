@@ -12,12 +12,15 @@ from typing import Any, cast
 import pytest
 
 import ullage
-from ullage.record.torch_internals import INTERNALS, explain_missing, find, list_losses
+from ullage.players.inside.torch_internals import INTERNALS, explain_missing, find, list_losses
 
 SOURCE = Path(ullage.__file__).parent
-TABLE = SOURCE / "record" / "torch_internals.py"
+TABLE = SOURCE / "players" / "inside" / "torch_internals.py"
 # What runs beside torch; elsewhere a leading underscore is ullage's own.
-PACKAGES = ("record", "techniques", "whatif", "testing", "programs", "phantom")
+PACKAGES = (
+    "players/inside", "act/techniques", "explain/whatif", "verbs/testing", "ground/programs",
+    "players/phantom",
+)  # fmt: skip
 PRIVATE = re.compile(r"_[A-Za-z]\w*")
 PRIVATE_PATH = re.compile(r"torch(\.\w+)*\._[A-Za-z]\w*(\.\w+)*\.?|_[A-Za-z]\w*")
 # Private names of others, and texts that look like a name.

@@ -7,8 +7,8 @@ from types import TracebackType
 
 import pytest
 
-from ullage.record.process import tracebacks
-from ullage.record.process.tracebacks import clean_tracebacks
+from ullage.players.inside.process import tracebacks
+from ullage.players.inside.process.tracebacks import clean_tracebacks
 
 
 def raised() -> ValueError:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ullage.record.values.triton_interpreter import Lanes, Language, NotFollowedError, Region
+from ullage.players.inside.values.triton_interpreter import (
+    Lanes,
+    Language,
+    NotFollowedError,
+    Region,
+)
 
 START = 4096
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ullage.explain.program import Program
 from ullage.explain.run import explain_run
-from ullage.gpus.catalog import Gpu
-from ullage.protocol.plain import plain
-from ullage.trace.model import Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.protocol.plain import plain
+from ullage.log.model import Record
 
 Make = Callable[..., Record]
 

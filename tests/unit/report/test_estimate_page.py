@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from ullage.api.capacity import Capacity, capacity
-from ullage.api.estimate import Estimate, estimate_training
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.verbs.capacity.function import Capacity, capacity
+from ullage.verbs.estimate.function import Estimate, estimate_training
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,10 @@ from rich.console import Console
 from tests.rows import each
 
 from ullage.answers.text import print_blocks, render
-from ullage.api.explain import Explanation, explain_file
 from ullage.explain.rules.registry import RULES
-from ullage.report.text.explain import (
-    explain_blocks,
-    explain_line,
-    rule_blocks,
-)
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.verbs.explain.function import Explanation, explain_file
+from ullage.verbs.explain.text import explain_blocks, explain_line, rule_blocks
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "snapshots"

@@ -18,17 +18,17 @@ import numpy as np
 import pytest
 
 import ullage
-from ullage.errors import SpecError
 from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.moments.levels import find_levels
-from ullage.report.document.export import check_format, write_csv, write_folded, write_pickle
-from ullage.report.document.trace_events.memory import write_trace_events
-from ullage.report.page.payload import SnapshotPage
-from ullage.trace.model import Category
-from ullage.trace.replay import replay
-from ullage.trace.snapshot import Action
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import format_bytes
+from ullage.ground.errors import SpecError
+from ullage.ground.units import format_bytes
+from ullage.log.model import Category
+from ullage.log.replay import replay
+from ullage.log.snapshot import Action
+from ullage.log.snapshot_reader import read_snapshot
+from ullage.verbs.document.export import check_format, write_csv, write_folded, write_pickle
+from ullage.verbs.document.trace_events.memory import write_trace_events
+from ullage.verbs.page.payload import SnapshotPage
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
 NAMES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.pickle.xz"))

@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.act.techniques.replaying.outcome import Replayed
+from ullage.act.techniques.technique import Action
 from ullage.answers.block_kinds import Plot
 from ullage.answers.html import render_page
 from ullage.answers.text import render
 from ullage.clock.step_time import Interval
 from ullage.explain.verdict import ExitCode
-from ullage.gpus.catalog import find_gpu
-from ullage.plan.costs.blocks import Block
-from ullage.plan.costs.clocked import Timed
-from ullage.plan.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
-from ullage.plan.objective import Objective
-from ullage.protocol.plain import document_of
-from ullage.report.text.fit import fit_blocks, fit_line
-from ullage.techniques.replaying.outcome import Replayed
-from ullage.techniques.technique import Action
-from ullage.units import GIB
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.protocol.plain import document_of
+from ullage.ground.units import GIB
+from ullage.search.costs.blocks import Block
+from ullage.search.costs.clocked import Timed
+from ullage.search.findings import INTERRUPTED, Candidate, FitReport, Seen, name_plan
+from ullage.search.objective import Objective
+from ullage.verbs.fit.text import fit_blocks, fit_line
 
 BLOCKS = tuple(Block(f"h.{number}", "Layer") for number in range(4))
 PLAN = (

@@ -32,21 +32,14 @@ from ullage.answers.html import _SCRIPTS, render_page
 from ullage.clock.step_time import StepTime
 from ullage.explain.moments.levels import find_levels
 from ullage.explain.moments.step_levels import StepLevels
-from ullage.report.page.columns import Packing
-from ullage.report.page.groups import name_groups
-from ullage.report.page.payload import SnapshotPage, lay_out, map_of
-from ullage.report.page.time import StepPage, pack_step
-from ullage.trace.blocks import Blocks
-from ullage.trace.replay import Replay
-from ullage.trace.segment_lives import SegmentLives
-from ullage.trace.snapshot import (
-    BlockTable,
-    Frames,
-    SegmentTable,
-    Snapshot,
-    Stacks,
-    no_events,
-)
+from ullage.log.blocks import Blocks
+from ullage.log.replay import Replay
+from ullage.log.segment_lives import SegmentLives
+from ullage.log.snapshot import BlockTable, Frames, SegmentTable, Snapshot, Stacks, no_events
+from ullage.verbs.page.columns import Packing
+from ullage.verbs.page.groups import name_groups
+from ullage.verbs.page.payload import SnapshotPage, lay_out, map_of
+from ullage.verbs.page.time import StepPage, pack_step
 
 MIB = 2**20
 NARROW = np.empty(0, np.uint32)

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from ullage.act.techniques.technique import Action
 from ullage.answers.text import render
 from ullage.clock.step_time import Interval
-from ullage.gpus.catalog import find_gpu
-from ullage.plan.costs.clocked import Timed
-from ullage.plan.findings import Seen
-from ullage.plan.sizes.largest import Answer, LargestReport
-from ullage.protocol.plain import document_of
-from ullage.report.text.largest import largest_blocks, largest_line
-from ullage.techniques.technique import Action
-from ullage.units import GIB
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.protocol.plain import document_of
+from ullage.ground.units import GIB
+from ullage.search.costs.clocked import Timed
+from ullage.search.findings import Seen
+from ullage.search.sizes.largest import Answer, LargestReport
+from ullage.verbs.largest.text import largest_blocks, largest_line
 
 CHECKPOINT = (Action("checkpoint", ("h.0", "h.1")),)
 

@@ -14,10 +14,10 @@ from ullage.explain.rules.registry import RULES
 from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.trial import MakesItFit, Trial
-from ullage.gpus.catalog import Gpu
-from ullage.protocol.plain import plain
-from ullage.report.text.run import run_blocks
-from ullage.trace.model import Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.protocol.plain import plain
+from ullage.log.model import Record
+from ullage.verbs.run.text import run_blocks
 
 
 def finding(code: str, answer: MakesItFit | None, what: str = "") -> Finding:

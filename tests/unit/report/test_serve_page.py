@@ -14,13 +14,13 @@ from ullage.answers.block_kinds import Plot, PlotAxis, PlotMark, Series
 from ullage.answers.html import render_page
 from ullage.answers.plot import draw_plot
 from ullage.answers.text import render
-from ullage.protocol.plain import document_of
-from ullage.report.text.serve import knee_line, serve_blocks
-from ullage.serve.curve import make_curve
-from ullage.serve.measures import measure
-from ullage.serve.report import ServeReport
-from ullage.serve.run import Served
-from ullage.serve.slo import parse_slo
+from ullage.ground.protocol.plain import document_of
+from ullage.operate.serve.curve import make_curve
+from ullage.operate.serve.measures import measure
+from ullage.operate.serve.report import ServeReport
+from ullage.operate.serve.run import Served
+from ullage.operate.serve.slo import parse_slo
+from ullage.verbs.serve.text import knee_line, serve_blocks
 
 
 @pytest.fixture(scope="module")

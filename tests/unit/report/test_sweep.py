@@ -11,11 +11,11 @@ import pytest
 
 from ullage.answers.plot import check_plot, write_plots
 from ullage.answers.text import render
-from ullage.errors import SpecError
 from ullage.explain.compare.sweep import SweepReport
-from ullage.gpus.catalog import Gpu
-from ullage.protocol.plain import document_of
-from ullage.report.text.sweep import sweep_blocks, sweep_plot
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.protocol.plain import document_of
+from ullage.verbs.run.sweep_text import sweep_blocks, sweep_plot
 
 SweepOf = Callable[..., SweepReport]
 HERE = Path(__file__).parent

@@ -17,9 +17,9 @@ from ullage.explain.program import Program
 from ullage.explain.rules.registry import RULES
 from ullage.explain.rules.rule import Finding
 from ullage.explain.run import RunReport, explain_run
-from ullage.gpus.catalog import Gpu
-from ullage.report.text.run import run_blocks
-from ullage.trace.model import Record
+from ullage.facts.gpus.catalog import Gpu
+from ullage.log.model import Record
+from ullage.verbs.run.text import run_blocks
 
 Make = Callable[..., Record]
 HERE = Path(__file__).parent

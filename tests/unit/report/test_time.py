@@ -11,27 +11,27 @@ from pathlib import Path
 import pytest
 
 from ullage.answers.text import render
-from ullage.api.run import check_price
 from ullage.clock.price import find_expense
 from ullage.clock.step_time import Interval, StepTime, merge_numbered
-from ullage.errors import SnapshotError, SpecError
 from ullage.explain.compare.sweep import SweepReport
 from ullage.explain.moments.step_levels import step_levels
 from ullage.explain.program import Program
 from ullage.explain.run import RunReport, explain_run
-from ullage.gpus.catalog import Gpu
-from ullage.protocol.plain import plain
-from ullage.report.document.trace_events.step import render_timeline
-from ullage.report.text.run import run_blocks
-from ullage.report.text.sweep import sweep_blocks
-from ullage.report.text.time.numbers import (
+from ullage.facts.gpus.catalog import Gpu
+from ullage.ground.errors import SnapshotError, SpecError
+from ullage.ground.protocol.plain import plain
+from ullage.log.model import Record
+from ullage.verbs.document.trace_events.step import render_timeline
+from ullage.verbs.run.function import check_price
+from ullage.verbs.run.sweep_text import sweep_blocks
+from ullage.verbs.run.text import run_blocks
+from ullage.verbs.text.time.numbers import (
     format_dollars,
     format_interval,
     format_rate,
     format_seconds,
     format_share,
 )
-from ullage.trace.model import Record
 
 HERE = Path(__file__).parent
 TRAINING = (

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from ullage.protocol.job import Job, JobDevice
-from ullage.report.text.watch import print_watch
-from ullage.report.text.watch_parts import (
+from ullage.ground.protocol.job import Job, JobDevice
+from ullage.operate.watch.alerts.board import Alerts
+from ullage.operate.watch.history import History
+from ullage.operate.watch.sample import DeviceSample, Note, ProcessKind, ProcessSample, Sample
+from ullage.operate.watch.view import GpuView, View, view
+from ullage.verbs.watch.text import print_watch
+from ullage.verbs.watch.text_parts import (
     draw_memory,
     draw_spark,
     join_spans,
     pieces_of,
     say_duration,
 )
-from ullage.watch.alerts.board import Alerts
-from ullage.watch.history import History
-from ullage.watch.sample import DeviceSample, Note, ProcessKind, ProcessSample, Sample
-from ullage.watch.view import GpuView, View, view
 
 GIB = 2**30
 SIZE = st.integers(0, 100 * GIB)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from ullage.answers.text import render
-from ullage.protocol.plain import document_of
-from ullage.report.text.what_if import what_if_blocks, what_if_line
-from ullage.units import GIB, MIB
-from ullage.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
-from ullage.whatif.packing import Packing
-from ullage.whatif.replays import Decider
-from ullage.whatif.settings import Family, Setting
+from ullage.explain.whatif.outcomes import Check, OnGpu, Outcome, Tried, WhatIfReport
+from ullage.explain.whatif.packing import Packing
+from ullage.explain.whatif.replays import Decider
+from ullage.explain.whatif.settings import Family, Setting
+from ullage.ground.protocol.plain import document_of
+from ullage.ground.units import GIB, MIB
+from ullage.verbs.what_if.text import what_if_blocks, what_if_line
 
 EXACT = Check(4 * GIB, 4 * GIB, 7, 7, has_same_segments=True, reasons=())
 RECORDED = Setting(Family.RECORDED, "")

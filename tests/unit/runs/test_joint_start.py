@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.runs.joint_start import Job, open_job, variables_of
-from ullage.runtime.end_note import EndNote
+from ullage.act.guard.end_note import EndNote
+from ullage.ground.errors import SpecError
+from ullage.search.runs.joint_start import Job, open_job, variables_of
 
 RANKS = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -56,7 +56,7 @@ def test_ranks_start_again_once_all_have_ended() -> None:
 def test_a_rank_that_does_not_end_is_waited_for_no_longer_than_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ullage.runs.joint_start._DEADLINE_S", 0.2)
+    monkeypatch.setattr("ullage.search.runs.joint_start._DEADLINE_S", 0.2)
     with open_job({**RANKS, "RANK": "0"}) as job:
         job.begin(0)
         assert job.wait_for_all().startswith("a rank that did not is still there")

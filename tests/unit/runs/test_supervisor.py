@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ullage.runs.supervisor import Start, supervise
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.search.runs.supervisor import Start, supervise
 
 MADE_FOR = MadeFor("2.15.0", "GPT", 10, {"h.0": "Block", "h.1": "Block"}, "AdamW")
 HALF = Plan((Action("checkpoint", ("h.0",)),), MADE_FOR)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.program import UserProgram
-from ullage.phantom.torch_build import TorchBuild
-from ullage.protocol.options.run import RunOptions
-from ullage.runs import trials
-from ullage.runs.job import Job, make_options
-from ullage.runs.search import LimitReached, search
-from ullage.runs.trials import Trials
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.program import UserProgram
+from ullage.players.phantom.torch_build import TorchBuild
+from ullage.search.runs import trials
+from ullage.search.runs.job import Job, make_options
+from ullage.search.runs.search import LimitReached, search
+from ullage.search.runs.trials import Trials
+from ullage.verbs.run.options import RunOptions
 
 BUILD = TorchBuild("2.15.0+cu132", "13.2", Path("torch"), {}, frozenset(), frozenset())
 REPORT: Any = type("Report", (), {"verdict": None, "reason": "fits", "program": None})()
@@ -107,8 +107,8 @@ def run(options):
     thread.join()
     print("the best so far")
     raise main.UllageError("the time limit was reached")
-import ullage.api.fit
-ullage.api.fit.fit.act = run
+import ullage.verbs.fit.function
+ullage.verbs.fit.function.fit.act = run
 sys.argv = ["ullage", "fit", "--gpu", "l4", "--", "train.py"]
 main.main()
 """

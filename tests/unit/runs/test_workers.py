@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ullage.cli.fit import _executor
-from ullage.errors import EnvironmentProblem, SpecError
-from ullage.phantom.device import choose_device
-from ullage.phantom.program import UserProgram
-from ullage.phantom.torch_build import TorchBuild
-from ullage.protocol.options.run import RunOptions
-from ullage.runs import workers
-from ullage.runs.job import Job, make_options
-from ullage.runs.workers import Surroundings, check_surroundings, surroundings_of
-from ullage.version import __version__
+from ullage.ground.errors import EnvironmentProblem, SpecError
+from ullage.ground.version import __version__
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.program import UserProgram
+from ullage.players.phantom.torch_build import TorchBuild
+from ullage.search.runs import workers
+from ullage.search.runs.job import Job, make_options
+from ullage.search.runs.workers import Surroundings, check_surroundings, surroundings_of
+from ullage.verbs.fit.command import _executor
+from ullage.verbs.run.options import RunOptions
 
 BUILD = TorchBuild("2.15.0+cu132", "13.2", Path("torch"), {}, frozenset(), frozenset())
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.runtime.adapting.adapt import Adapt, Rules, Situation, read_settings, square_sizes
-from ullage.runtime.adapting.forecast import Sizes
+from ullage.act.guard.adapting.adapt import Adapt, Rules, Situation, read_settings, square_sizes
+from ullage.act.guard.adapting.forecast import Sizes
+from ullage.ground.errors import SpecError
 
 GIB = 1 << 30
 # What a token of a batch takes on each rung, and all of them below it.

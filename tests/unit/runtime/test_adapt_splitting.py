@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ullage.runtime.adapting.adapt import Adapt, Rules, Situation
-from ullage.runtime.adapting.forecast import Sizes
-from ullage.runtime.adapting.splitting import choose_split
+from ullage.act.guard.adapting.adapt import Adapt, Rules, Situation
+from ullage.act.guard.adapting.forecast import Sizes
+from ullage.act.guard.adapting.splitting import choose_split
 
 GIB = 1 << 30
 LAST = 1

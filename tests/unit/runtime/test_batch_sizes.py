@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ullage.runtime.adapting.batch_sizes import batch_sizes
+from ullage.act.guard.adapting.batch_sizes import batch_sizes
 
 
 def test_a_tensor_has_elements_and_rows_times_squares() -> None:

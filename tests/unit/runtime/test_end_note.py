@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.runtime.end_note import EndNote, find_failure
+from ullage.act.guard.end_note import EndNote, find_failure
 
 
 def note(at_ns: int, rank: str | None, kind: str = "RuntimeError") -> EndNote:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ullage.runtime.adapting.forecast import Forecast, Sizes, _nonnegative
+from ullage.act.guard.adapting.forecast import Forecast, Sizes, _nonnegative
 
 MIB = 1 << 20
 ROWS = 8

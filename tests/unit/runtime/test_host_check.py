@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.runtime.host.host_check import HostCheck
-from ullage.runtime.host.host_memory import Room
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Foreseen, Plan
-from ullage.techniques.technique import Action
+from ullage.act.guard.host.host_memory import Room
+from ullage.act.guard.ladder import HostCheck
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Foreseen, Plan
+from ullage.act.techniques.technique import Action
 
 GIB = 1 << 30
 MADE_FOR = MadeFor("2.15.0", "Model", 1, {"block": "Block"})

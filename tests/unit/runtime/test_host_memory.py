@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.runtime.host.host_memory import Room, find_room
+from ullage.act.guard.host.host_memory import Room, find_room
 
 GIB = 1 << 30
 

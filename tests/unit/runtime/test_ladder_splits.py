@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ullage.runtime.ladder import Ladder
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.guard.ladder import Ladder
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
 
 PLANS = [
     Plan((Action("checkpoint", modules),), MadeFor("2.15.0", "Model", 1))

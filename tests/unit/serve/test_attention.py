@@ -9,10 +9,10 @@ from ullage.clock.costs.traffic import start_s
 from ullage.clock.given_work import KernelLaunch, Product
 from ullage.clock.kernels import attention_decode, attention_forward
 from ullage.clock.work import Attention
-from ullage.gpus import find_gpu
-from ullage.models.architecture import read_model
-from ullage.models.builtin import find_model
-from ullage.serve.attention_times import AttentionTimes
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus import find_gpu
+from ullage.operate.serve.attention_times import AttentionTimes
 
 GPU = find_gpu("h100-80gb")
 

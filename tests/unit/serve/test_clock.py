@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from ullage.clock.given_work import Fill
-from ullage.record.steps import work_log
-from ullage.serve.clock import Mark, Works, launches_between, seconds_between
-from ullage.serve.step_times import Launches
-from ullage.trace.work_log import EntryKind, WorkKind
+from ullage.log.work_log import EntryKind, WorkKind
+from ullage.operate.serve.clock import Mark, Works, launches_between, seconds_between
+from ullage.operate.serve.step_times import Launches
+from ullage.players.inside.steps import work_log
 
 KINDS = (
     EntryKind.GIVEN, EntryKind.MARKED, EntryKind.GIVEN, EntryKind.GRAPH, EntryKind.GIVEN,

@@ -10,26 +10,26 @@ import numpy as np
 import pytest
 from tests.unit.serve.test_measures import outcome_of
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm_releases import find_release
-from ullage.estimate.serving.vllm_memory import (
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.protocol.plain import Misfit, document_of
+from ullage.ground.units import GIB
+from ullage.operate.serve.cache_bytes import real_cache
+from ullage.operate.serve.curve import make_curve
+from ullage.operate.serve.host_time import MEASURED, HostTime, parse_host_time
+from ullage.operate.serve.outcome import Outcome
+from ullage.operate.serve.run import Loaded
+from ullage.operate.serve.slo import parse_slo
+from ullage.operate.serve.task import Task, read_task, write_task
+from ullage.operate.serve.traffic import Traffic, load_traffic
+from ullage.players.eager.serving.engines.vllm_releases import find_release
+from ullage.players.eager.serving.vllm_memory import (
     BETWEEN_GPUS,
     LOADED_KERNELS,
     Step,
     fused_reductions,
 )
-from ullage.gpus.catalog import find_gpu
-from ullage.protocol.options.serve import read_loads
-from ullage.protocol.plain import Misfit, document_of
-from ullage.serve.cache_bytes import real_cache
-from ullage.serve.curve import make_curve
-from ullage.serve.host_time import MEASURED, HostTime, parse_host_time
-from ullage.serve.outcome import Outcome
-from ullage.serve.run import Loaded
-from ullage.serve.slo import parse_slo
-from ullage.serve.task import Task, read_task, write_task
-from ullage.serve.traffic import Traffic, load_traffic
-from ullage.units import GIB
+from ullage.verbs.serve.options import read_loads
 
 
 def served_at(load: float, seconds: float) -> Loaded:
@@ -167,9 +167,9 @@ def test_on_two_gpus_it_lacks_what_the_estimate_counts_between_them() -> None:
 
 
 def test_the_figures_by_load_are_json() -> None:
-    from ullage.serve.measures import measure
-    from ullage.serve.report import ServeReport
-    from ullage.serve.run import Served
+    from ullage.operate.serve.measures import measure
+    from ullage.operate.serve.report import ServeReport
+    from ullage.operate.serve.run import Served
 
     run: Any = type("Run", (), {"devices": (), "torch": "2.13.0"})()
     served = Served(("vllm", "serve", "m"), "l4", RUNS[0].outcome, run, tuple(RUNS))

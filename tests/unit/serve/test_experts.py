@@ -6,10 +6,10 @@ import pytest
 
 from ullage.clock.costs import cost_of
 from ullage.clock.given_work import GivenWork, KernelLaunch, Product
-from ullage.gpus import find_gpu
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
-from ullage.serve.expert_times import ExpertTimes
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.facts.gpus import find_gpu
+from ullage.operate.serve.expert_times import ExpertTimes
 
 GPU = find_gpu("h100-80gb")
 WEIGHTS = KernelLaunch(

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.gpus import find_gpu
-from ullage.models.builtin import find_model
-from ullage.serve.forecast.block_pool import BlockPool
-from ullage.serve.forecast.forecast import forecast_traffic
-from ullage.serve.forecast.simulation import Limits, Simulated, _Simulation, simulate
-from ullage.serve.traffic import Traffic, load_traffic
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.operate.serve.forecast.block_pool import BlockPool
+from ullage.operate.serve.forecast.forecast import forecast_traffic
+from ullage.operate.serve.forecast.simulation import Limits, Simulated, _Simulation, simulate
+from ullage.operate.serve.traffic import Traffic, load_traffic
+from ullage.players.eager.serving.serving_plan import ServingPlan
 
 
 def one_second(decodes: int, contexts: int, prompts: Sequence[tuple[int, int]]) -> float:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.serve.host_time import NO_HOST_TIME, HostTime
-from ullage.serve.http_server import HttpServer, Streamed
-from ullage.serve.traffic import Traffic, load_traffic
+from ullage.operate.serve.host_time import NO_HOST_TIME, HostTime
+from ullage.operate.serve.http_server import HttpServer, Streamed
+from ullage.operate.serve.traffic import Traffic, load_traffic
 
 HOST = HostTime(http_s=0.002, prompt_token_s=0.0001, answer_token_s=0.001)
 

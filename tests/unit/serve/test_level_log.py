@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.serve.level_log import LevelLog
+from ullage.operate.serve.level_log import LevelLog
 
 
 def test_an_occupancy_counts_until_the_next_one() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.errors import SpecError
-from ullage.serve.measures import measure
-from ullage.serve.outcome import Outcome, read_outcome
-from ullage.serve.slo import Slo, parse_slo
-from ullage.serve.traffic import Traffic
+from ullage.ground.errors import SpecError
+from ullage.operate.serve.measures import measure
+from ullage.operate.serve.outcome import Outcome, read_outcome
+from ullage.operate.serve.slo import Slo, parse_slo
+from ullage.operate.serve.traffic import Traffic
 
 ENGINE: dict[str, Any] = {
     "name": "vllm", "version": "0.32.0", "weights_bytes": 16 << 30,

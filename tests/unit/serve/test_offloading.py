@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.gpus import find_gpu
-from ullage.serve.vllm.offloading import Transfers, check_connector, copy_times
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.operate.serve.vllm.offloading import Transfers, check_connector, copy_times
 
 BLOCK = 1000
 RATE = 1e6  # a block in a millisecond

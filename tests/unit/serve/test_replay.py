@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.serve.host_time import HostTime
-from ullage.serve.step_times import Launches, StepTimes, step_sizes
-from ullage.serve.traffic import Traffic, load_traffic
-from ullage.serve.vllm.engine_core import prompt_tokens
-from ullage.serve.vllm.executor import StepsByTime
-from ullage.serve.vllm.offloading import Transfers
-from ullage.serve.vllm.replay import replay
+from ullage.operate.serve.host_time import HostTime
+from ullage.operate.serve.step_times import Launches, StepTimes, step_sizes
+from ullage.operate.serve.traffic import Traffic, load_traffic
+from ullage.operate.serve.vllm.engine_core import prompt_tokens
+from ullage.operate.serve.vllm.executor import StepsByTime
+from ullage.operate.serve.vllm.offloading import Transfers
+from ullage.operate.serve.vllm.replay import replay
 
 STEP_S = 0.01
 

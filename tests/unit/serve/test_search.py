@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.api.servers.smallest import smallest
-from ullage.errors import SpecError
-from ullage.gpus import find_gpu
-from ullage.models.builtin import find_model
-from ullage.serve.search.bounds import Bounds, Judged
-from ullage.serve.search.candidate import Candidate, given_flags
-from ullage.serve.search.search import Order, Run, candidates_of, improve, search_server
-from ullage.serve.slo import parse_slo
-from ullage.serve.traffic import load_traffic
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.operate.serve.search.bounds import Bounds, Judged
+from ullage.operate.serve.search.candidate import Candidate, given_flags
+from ullage.operate.serve.search.search import Order, Run, candidates_of, improve, search_server
+from ullage.operate.serve.slo import parse_slo
+from ullage.operate.serve.traffic import load_traffic
+from ullage.verbs.smallest.function import smallest
 
 COMMAND = ("vllm", "serve", "llama-3.1-8b")
 TRAFFIC = "poisson:rate=2,prompt=1000,output=100,duration=1m"
@@ -171,7 +171,7 @@ def test_runs_are_spent_where_they_decide(
     def improve_by_table(_bounds: Bounds, candidate: Candidate, _order: Order) -> Judged:
         return Judged(candidate, 1000, forecast[candidate.gpu.slug], 0)
 
-    monkeypatch.setattr("ullage.serve.search.search.improve", improve_by_table)
+    monkeypatch.setattr("ullage.operate.serve.search.search.improve", improve_by_table)
     engine = Engine(*holding)
     request = replace(
         order(), gpus=(find_gpu("l4"), find_gpu("l40s")), most_gpus=1
@@ -183,7 +183,7 @@ def test_runs_are_spent_where_they_decide(
 
 def test_no_more_runs_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ullage.serve.search.search.improve", lambda _, each, __: Judged(each, 1000, 1.0, 0)
+        "ullage.operate.serve.search.search.improve", lambda _, each, __: Judged(each, 1000, 1.0, 0)
     )
     engine = Engine()
     result = search_server(replace(order(), most_runs=3), engine)

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.serve.tiers import size_tiers
-from ullage.serve.traffic import Traffic
+from ullage.operate.serve.tiers import size_tiers
+from ullage.operate.serve.traffic import Traffic
 
 
 def traffic(blocks: list[list[int]]) -> Traffic:

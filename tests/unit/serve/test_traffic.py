@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.errors import SpecError
-from ullage.serve.traffic import Traffic, load_traffic
-from ullage.serve.traffic.spec import KINDS, parse_duration
+from ullage.ground.errors import SpecError
+from ullage.operate.serve.traffic import Traffic, load_traffic
+from ullage.operate.serve.traffic.spec import KINDS, parse_duration
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10

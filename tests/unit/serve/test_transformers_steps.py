@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.errors import SpecError
-from ullage.gpus import find_gpu
-from ullage.serve.outcome import read_outcome
-from ullage.serve.run import check_command
-from ullage.serve.step_times import StepTimes
-from ullage.serve.traffic import load_traffic
-from ullage.serve.transformers import continuous
-from ullage.serve.transformers.read_times import ReadTimes
-from ullage.serve.transformers.sender import send
-from ullage.serve.transformers.timed_steps import StepsByTime
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.operate.serve.outcome import read_outcome
+from ullage.operate.serve.run import check_command
+from ullage.operate.serve.step_times import StepTimes
+from ullage.operate.serve.traffic import load_traffic
+from ullage.operate.serve.transformers import continuous
+from ullage.operate.serve.transformers.read_times import ReadTimes
+from ullage.operate.serve.transformers.sender import send
+from ullage.operate.serve.transformers.timed_steps import StepsByTime
 
 READS = ReadTimes(find_gpu("h100-80gb"), 32, 32, 8, 128)
 ENGINE = {

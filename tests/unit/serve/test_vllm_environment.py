@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ullage.serve.vllm import entrance
-from ullage.serve.vllm.environment import prepare
+from ullage.operate.serve.vllm import entrance
+from ullage.operate.serve.vllm.environment import prepare
 
 
 def test_kernels_that_are_compiled_are_left_out_unless_asked_for(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.errors import PlanError
-from ullage.techniques.allocator import ALLOCATOR
-from ullage.techniques.technique import Action, Value
+from ullage.act.techniques.allocator import ALLOCATOR
+from ullage.act.techniques.technique import Action, Value
+from ullage.ground.errors import PlanError
 
 
 def variables(**settings: Value) -> dict[str, str]:

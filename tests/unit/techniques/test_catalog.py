@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.rows import each
 
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.technique import Technique
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.technique import Technique
 
 ROOT = Path(__file__).parents[3]
-FOLDER = ROOT / "src" / "ullage" / "techniques"
+FOLDER = ROOT / "src" / "ullage" / "act" / "techniques"
 PAGE = next((ROOT / "docs").rglob("techniques.md"))
 # What is beside the techniques in their folder.
 OTHERS = {"__init__", "catalog", "ladder_file", "made_for", "plan", "technique"}
@@ -25,7 +25,7 @@ def test_every_file_is_one_technique_of_the_catalogue() -> None:
 def test_a_technique_imports_no_other(name: str) -> None:
     tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not modules & {f"ullage.techniques.{other}" for other in TECHNIQUES}
+    assert not modules & {f"ullage.act.techniques.{other}" for other in TECHNIQUES}
 
 
 @each("technique", TECHNIQUES.values(), name=lambda technique: technique.name)

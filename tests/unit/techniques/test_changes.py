@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ullage.techniques.applying.changes import Changes
+from ullage.act.techniques.applying.changes import Changes
 
 
 class Owner:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ullage.techniques.means.offloading.offload_link import CudaLink
-from ullage.techniques.optimizer_offload import _HostStore
+from ullage.act.techniques.means.offloading.offload_link import CudaLink
+from ullage.act.techniques.optimizer_offload import _HostStore
 
 
 class Stream:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import PlanError, SpecError
-from ullage.runtime.ladder import load_plans
-from ullage.techniques.ladder_file import LadderFile, Proof, ProvedRung, is_ladder
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.technique import Action
+from ullage.act.guard.ladder import load_plans
+from ullage.act.techniques.ladder_file import LadderFile, Proof, ProvedRung, is_ladder
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import PlanError, SpecError
 
 GIB = 1 << 30
 PLAN = Plan((Action("checkpoint", ("0",)),), MadeFor("2.15.0", "Sequential", 8, {"0": "Block"}))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.techniques.applying.outcome import Outcome, State, note, read_outcome
-from ullage.techniques.made_for import MadeFor
-from ullage.techniques.plan import Plan
-from ullage.techniques.replaying.outcome import Replayed, write_replayed
-from ullage.techniques.technique import Action
+from ullage.act.techniques.applying.outcome import Outcome, State, note, read_outcome
+from ullage.act.techniques.made_for import MadeFor
+from ullage.act.techniques.plan import Plan
+from ullage.act.techniques.replaying.outcome import Replayed, write_replayed
+from ullage.act.techniques.technique import Action
 
 MADE_FOR = MadeFor("2.15.0", "GPT", 1_000)
 PLAN = Plan((Action("free_gradients"),), MADE_FOR)

@@ -11,11 +11,11 @@ import pytest
 from tests.rows import each
 
 import ullage
-from ullage.errors import PlanError, SpecError
-from ullage.techniques.catalog import TECHNIQUES
-from ullage.techniques.made_for import MadeFor, public_version
-from ullage.techniques.plan import Foreseen, Plan
-from ullage.techniques.technique import Action, Place
+from ullage.act.techniques.catalog import TECHNIQUES
+from ullage.act.techniques.made_for import MadeFor, public_version
+from ullage.act.techniques.plan import Foreseen, Plan
+from ullage.act.techniques.technique import Action, Place
+from ullage.ground.errors import PlanError, SpecError
 
 MADE_FOR = MadeFor("2.15.0+cu132", "GPT", 1_000, {"h.0": "Block", "h.1": "Block"}, "AdamW")
 FORESEEN = Foreseen("rtx-4090", 24 << 30, 23 << 30, 22 << 30, 0.25, 1 << 30)

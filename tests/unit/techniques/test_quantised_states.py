@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ullage.errors import PlanError
-from ullage.techniques import eight_bit_states, four_bit_states, lora
-from ullage.techniques.applying.changes import Changes
-from ullage.techniques.technique import Action
+from ullage.act.techniques import eight_bit_states, four_bit_states, lora
+from ullage.act.techniques.applying.changes import Changes
+from ullage.act.techniques.technique import Action
+from ullage.ground.errors import PlanError
 
 
 class Adam:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.testing.limits import Limits, parse_limits
-from ullage.units import GIB, MIB
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB, MIB
+from ullage.verbs.testing.limits import Limits, parse_limits
 
 
 def test_a_mark_without_arguments_limits_nothing() -> None:

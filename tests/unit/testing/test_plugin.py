@@ -305,8 +305,8 @@ def test_a_session_without_marks_loads_nothing_of_weight(pytester: pytest.Pytest
         def test_it():
             loaded = {name.partition(".")[0] for name in sys.modules}
             assert not loaded & {"torch", "numpy", "rich", "click"}
-            ours = {name for name in sys.modules if name.startswith("ullage.testing.")}
-            assert ours == {"ullage.testing.limits", "ullage.testing.options"}
+            ours = {name for name in sys.modules if name.startswith("ullage.verbs.testing.")}
+            assert ours == {"ullage.verbs.testing.limits", "ullage.verbs.testing.settings"}
         """
     )
     pytester.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.protocol.run import Platform
-from ullage.trace.addresses import find_chunks, in_order_of_request, platform_of_addresses
-from ullage.units import MIB
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import MIB
+from ullage.log.addresses import find_chunks, in_order_of_request, platform_of_addresses
 
 BASE = 0x7F0000000000
 

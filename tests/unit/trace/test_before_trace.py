@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ullage.trace.replay import Replay, replay
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.log.replay import Replay, replay
+from ullage.log.snapshot_reader import read_snapshot
 
 BASE = 1 << 40
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.explain.moments.levels import highest_between, read_levels
-from ullage.trace.blocks import Blocks, find_blocks, read_blocks
-from ullage.trace.model import Events, Record
+from ullage.log.blocks import Blocks, find_blocks, read_blocks
+from ullage.log.model import Events, Record
 
 Make = Callable[..., Record]
 Block = tuple[int, int, int]  # device, address, bytes

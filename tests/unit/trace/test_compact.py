@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.rows import each
 
-from ullage.errors import SnapshotError
-from ullage.trace.compact_format import compact, container
-from ullage.trace.compact_format.compact import read_compact, write_compact
-from ullage.trace.compact_format.packing import inflate, pack_chunk, unpack_chunk
-from ullage.trace.snapshot import Snapshot
-from ullage.trace.snapshot_reader import read_snapshot
+from ullage.ground.errors import SnapshotError
+from ullage.log.compact_format import compact, container
+from ullage.log.compact_format.compact import read_compact, write_compact
+from ullage.log.compact_format.container import inflate, pack_chunk, unpack_chunk
+from ullage.log.snapshot import Snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 RunApart = Callable[[str, Path], tuple[str, int]]
 
@@ -304,7 +304,7 @@ def test_a_file_that_would_unpack_to_too_much_is_refused_before_it_does(
     path = tmp_path / "bomb.ullage"
     code = (
         "import sys, numpy as np; from pathlib import Path\n"
-        "from ullage.trace.compact_format import container, compact\n"
+        "from ullage.log.compact_format import container, compact\n"
         "chunk, content = container.pack_chunk(np.zeros(container.CHUNK_ROWS, np.uint8))\n"
         "many = (1 << 31) // container.CHUNK_ROWS\n"
         "packed = {'frames.line': [(chunk, content)] * many}\n"

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.trace.durations import (
-    NUM_BINS,
-    RELATIVE_ERROR,
-    Durations,
-    bin_of,
-    seconds_of,
-    sum_up,
-)
+from ullage.log.durations import NUM_BINS, RELATIVE_ERROR, Durations, bin_of, seconds_of, sum_up
 
 TIMES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=200)
 SHARES = st.sampled_from((0.0, 0.1, 0.5, 0.9, 0.99, 1.0))

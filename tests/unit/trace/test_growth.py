@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ullage.trace.growth import find_trend
+from ullage.log.growth import find_trend
 
 
 def rate_of(*levels: float) -> float:

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.rows import each
 
-from ullage.errors import SnapshotError
-from ullage.trace import plain
-from ullage.trace.plain import ABSENT, integers, parse_plain, read_plain
-from ullage.trace.plain import TEXT as TEXT_TAG
+from ullage.ground.errors import SnapshotError
+from ullage.log import plain
+from ullage.log.plain import ABSENT, integers, parse_plain, read_plain
+from ullage.log.plain import TEXT as TEXT_TAG
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 ATOMS = (
@@ -207,7 +207,7 @@ def test_a_file_that_unfolds_is_stopped_before_the_memory_is_gone(
     path.write_bytes(b"\x80\x04(" + b"]" * 60_000_000 + b"l.")
     code = (
         "import sys; from pathlib import Path\n"
-        "from ullage.trace.plain import read_plain\n"
+        "from ullage.log.plain import read_plain\n"
         "try: read_plain(Path(sys.argv[1]))\n"
         "except Exception as error: print(error)\n"
     )

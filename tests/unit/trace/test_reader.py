@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SnapshotError
-from ullage.trace.model import Category, ExitKind, MarkKind
-from ullage.trace.reader import read_record
+from ullage.ground.errors import SnapshotError
+from ullage.log.model import Category, ExitKind, MarkKind
+from ullage.log.reader import read_record
 
 Fields = Callable[..., dict[str, Any]]
 

@@ -11,10 +11,10 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 import pytest
 from tests.rows import each
 
-from ullage.errors import SnapshotError
-from ullage.trace.model import Record
-from ullage.trace.reader import parse_record
-from ullage.trace.record_schema import REQUIRED_KEYS, ROWS, RecordFields
+from ullage.ground.errors import SnapshotError
+from ullage.log.model import Record
+from ullage.log.reader import parse_record
+from ullage.log.record_schema import REQUIRED_KEYS, ROWS, RecordFields
 
 Fields = Callable[..., dict[str, Any]]
 INTERVAL = ["outside", "cuFFT", "", 1, 1, 3, 3]
@@ -138,7 +138,7 @@ def test_fields_that_came_later_may_be_missing(whole: dict[str, Any], key: str) 
 
 def test_the_schema_needs_the_standard_library_alone() -> None:
     code = (
-        "import sys, ullage.trace.record_schema; "
-        "assert not {'numpy', 'torch', 'ullage.trace.model'} & set(sys.modules)"
+        "import sys, ullage.log.record_schema; "
+        "assert not {'numpy', 'torch', 'ullage.log.model'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

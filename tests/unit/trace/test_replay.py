@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ullage.trace.replay import Replay, replay
-from ullage.trace.rules import read_settings, round_sizes
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.log.replay import Replay, replay
+from ullage.log.rules import read_settings, round_sizes
+from ullage.log.snapshot_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
 NAMES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.pickle.xz"))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SnapshotError
-from ullage.trace.compact_format.compact import write_compact
-from ullage.trace.scrubbing.scrub import Scrubbed, scrub_snapshot
-from ullage.trace.snapshot_reader import read_snapshot
+from ullage.ground.errors import SnapshotError
+from ullage.log.compact_format.compact import write_compact
+from ullage.log.scrubbing.scrub import Scrubbed, scrub_snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
 NAMES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.pickle.xz"))

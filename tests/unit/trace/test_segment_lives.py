@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ullage.explain.fragmentation import find_fragmentation
-from ullage.trace import segment_lives
-from ullage.trace.blocks import Blocks
-from ullage.trace.replay import Replay
-from ullage.trace.segment_lives import SegmentLives
-from ullage.units import MIB
+from ullage.ground.units import MIB
+from ullage.log import segment_lives
+from ullage.log.blocks import Blocks
+from ullage.log.replay import Replay
+from ullage.log.segment_lives import SegmentLives
 
 STEPS = st.lists(
     st.tuples(st.booleans(), st.integers(0, 200), st.integers(1, 30), st.integers(0, 9)),

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ullage.errors import SnapshotError
-from ullage.trace.snapshot import Action, BlockState, Snapshot
-from ullage.trace.snapshot_reader import read_snapshot
+from ullage.ground.errors import SnapshotError
+from ullage.log.snapshot import Action, BlockState, Snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"
 NAMES = sorted(path.name.partition(".")[0] for path in GOLDEN.glob("*.pickle.xz"))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.errors import SnapshotError
-from ullage.trace.work_log import ENTRY, EntryKind, WorkKind, parse_work_log
+from ullage.ground.errors import SnapshotError
+from ullage.log.work_log import ENTRY, EntryKind, WorkKind, parse_work_log
 
 
 def fields(**changes: Any) -> dict[str, Any]:

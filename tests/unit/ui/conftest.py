@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the extra ullage[ui]")
 
-from ullage.ui.app import make_app
+from ullage.verbs.ui.app import make_app
 
 PORT = 8123
 TOKEN = "t" * 32

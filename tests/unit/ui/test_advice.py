@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.gpu_ranking import rank_for_serving
-from ullage.estimate.serving.serving import ServingPlan, estimate_serving
-from ullage.estimate.term import Verdict
-from ullage.estimate.training.answer import find_knobs, rank_gpus
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus import find_gpu, load_catalog
-from ullage.models.builtin import find_model
-from ullage.ui.advice import advise
-from ullage.ui.answers import BadQuery
-from ullage.ui.shape import reshape
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus import find_gpu, load_catalog
+from ullage.ground.errors import SpecError
+from ullage.players.eager.serving.gpu_ranking import rank_for_serving
+from ullage.players.eager.serving.serving import ServingPlan, estimate_serving
+from ullage.players.eager.term import Verdict
+from ullage.players.eager.training.answer import find_knobs, rank_gpus
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.recipe import Recipe
+from ullage.verbs.ui.advice import advise
+from ullage.verbs.ui.answers import BadQuery
+from ullage.verbs.ui.shape import reshape
 
 Ask = Callable[..., Any]
 TRAIN: dict[str, Any] = {

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.recipe import Recipe
-from ullage.gpus import find_gpu
-from ullage.models.builtin import find_model
-from ullage.ui.answers import BadQuery, Query, answer, make_loop, read
+from ullage.facts.families.builtin import find_model
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.recipe import Recipe
+from ullage.verbs.ui.answers import BadQuery, Query, answer, make_loop, read
 
 Ask = Callable[..., Any]
 TRAIN: dict[str, Any] = {
@@ -133,7 +133,7 @@ def test_the_catalogue_has_all_that_is_chosen_from(ask: Ask) -> None:
 
 
 def test_a_mistake_of_ours_is_told_as_such(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ullage.ui.app.answer", lambda _query: [][0])
+    monkeypatch.setattr("ullage.verbs.ui.app.answer", lambda _query: [][0])
     answered = ask("POST", "/estimate", TRAIN)
     assert answered.status == 500 and "IndexError" in answered.json["problem"]
     assert answered.headers["cache-control"] == "no-store"

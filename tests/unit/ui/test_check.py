@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.ui import check as module
-from ullage.ui.check import Check
+from ullage.ground.errors import SpecError
+from ullage.verbs.ui import check as module
+from ullage.verbs.ui.check import Check
 
 pytest.importorskip("starlette", reason="needs the extra ullage[ui]")
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.serving import ServingPlan, estimate_serving
-from ullage.gpus import find_gpu
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
-from ullage.ui import engine
-from ullage.ui.engine import HOW_TO_INSTALL, PROGRAM, find_python, make_task
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.facts.gpus import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.serving.serving import ServingPlan, estimate_serving
+from ullage.verbs.ui import engine
+from ullage.verbs.ui.engine import HOW_TO_INSTALL, PROGRAM, find_python, make_task
 
 PLAN = ServingPlan(gpu=find_gpu("h100-80gb"), context=4096)
 VLLM_PYTHON = os.environ.get("ULLAGE_TEST_VLLM_PYTHON")

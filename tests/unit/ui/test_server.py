@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ullage.cli.main import run_cli
-from ullage.ui import server
+from ullage.cli import run_cli
+from ullage.verbs.ui import server
 
-MAIN = "from ullage.cli.main import main; main()"
+MAIN = "from ullage.cli import main; main()"
 
 
 def test_without_the_extra_it_says_how_to_install_it(

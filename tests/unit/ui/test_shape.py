@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.models.builtin import load_models
-from ullage.models.config import Config
-from ullage.ui.shape import read_shape, reshape
+from ullage.facts.families.builtin import load_models
+from ullage.facts.families.config import Config
+from ullage.ground.errors import SpecError
+from ullage.verbs.ui.shape import read_shape, reshape
 
 LLAMA = Config(
     "llama",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ullage.ui import snapshots
+from ullage.verbs.ui import snapshots
 
 Ask = Callable[..., Any]
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"

@@ -11,8 +11,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from ullage.watch.machine import MachineSource
-from ullage.watch.sample import Sample
+from ullage.operate.watch.machine import MachineSource
+from ullage.operate.watch.sample import Sample
 
 MIB = 2**20
 GPU_NAME = "NVIDIA H100 80GB HBM3"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ullage.watch.machine import MachineSource
-from ullage.watch.sample import DeviceSample, Sample
+from ullage.operate.watch.machine import MachineSource
+from ullage.operate.watch.sample import DeviceSample, Sample
 
 FIELDS = ("sm_active_frac", "sm_occupancy_frac", "dram_active_frac")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.watch.nvml.cluster import Cluster, read_cluster
+from ullage.operate.watch.nvml.cluster import Cluster, read_cluster
 
 ID = "8f" * 32
 UID = "0d5e9cd8-5a2c-4f4e-9c1e-0123456789ab"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.protocol.job import Job, JobDevice
-from ullage.ui.terminal.details import find_record, name_owners
-from ullage.watch.history import History
-from ullage.watch.sample import DeviceSample, Sample
-from ullage.watch.view import JobView, view
+from ullage.ground.protocol.job import Job, JobDevice
+from ullage.operate.watch.history import History
+from ullage.operate.watch.sample import DeviceSample, Sample
+from ullage.operate.watch.view import JobView, view
+from ullage.verbs.watch.terminal.details import find_record, name_owners
 
 SNAPSHOTS = Path(__file__).parents[2] / "golden" / "snapshots"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.protocol.job import StepPeak
-from ullage.watch.forecast import MIN_STEPS, forecast_limit
+from ullage.ground.protocol.job import StepPeak
+from ullage.operate.watch.forecast import MIN_STEPS, forecast_limit
 
 GIB, MIB = 2**30, 2**20
 

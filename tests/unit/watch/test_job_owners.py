@@ -14,8 +14,15 @@ from typing import Any
 
 import pytest
 
-from ullage.protocol.job import Job, JobFileError, job_path, jobs_directory, publish_job, read_job
-from ullage.watch.jobs import JobReader
+from ullage.ground.protocol.job import (
+    Job,
+    JobFileError,
+    job_path,
+    jobs_directory,
+    publish_job,
+    read_job,
+)
+from ullage.operate.watch.jobs import JobReader
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 NOBODY = 65534
@@ -23,8 +30,8 @@ NOBODY = 65534
 FOREIGN = f"""
 import json, os, sys, time
 from pathlib import Path
-from ullage.protocol.job import Job, jobs_directory, publish_job, read_job
-from ullage.watch.jobs import JobReader
+from ullage.ground.protocol.job import Job, jobs_directory, publish_job, read_job
+from ullage.operate.watch.jobs import JobReader
 os.setgroups([])
 os.setegid({NOBODY})
 os.seteuid({NOBODY})

@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.protocol.job import (
-    Job,
-    job_path,
-    jobs_directory,
-    publish_job,
-    remove_ended_jobs,
-)
-from ullage.watch.jobs import JobReader
+from ullage.ground.protocol.job import Job, job_path, jobs_directory, publish_job, remove_ended_jobs
+from ullage.operate.watch.jobs import JobReader
 
 
 @pytest.fixture

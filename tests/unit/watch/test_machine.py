@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.watch.machine import MachineSource
-from ullage.watch.sample import MigInstance, Note, ProcessKind, Sample
+from ullage.operate.watch.machine import MachineSource
+from ullage.operate.watch.sample import MigInstance, Note, ProcessKind, Sample
 
 MIB = 2**20
 

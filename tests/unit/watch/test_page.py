@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from ullage.errors import DeviceError
-from ullage.protocol.job import Job, JobDevice, StepPeak
-from ullage.ui.terminal.page import Details, WatchPage
-from ullage.ui.terminal.tree import Tree
-from ullage.watch.sample import DeviceSample, Note, ProcessKind, ProcessSample, Sample
+from ullage.ground.errors import DeviceError
+from ullage.ground.protocol.job import Job, JobDevice, StepPeak
+from ullage.operate.watch.sample import DeviceSample, Note, ProcessKind, ProcessSample, Sample
+from ullage.verbs.watch.terminal.page import Details, WatchPage
+from ullage.verbs.watch.terminal.tree import Tree
 
 GIB = 2**30
 SIZES = [(80, 24), (200, 60)]

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from textual.geometry import Region
 
-from ullage.ui.terminal.page import Details, WatchPage
-from ullage.ui.terminal.rows import Rows
-from ullage.ui.terminal.tree import Tree
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.sample import DeviceSample, Sample
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
+from ullage.operate.watch.sample import DeviceSample, Sample
+from ullage.verbs.watch.terminal.page import Details, WatchPage
+from ullage.verbs.watch.terminal.rows import Rows
+from ullage.verbs.watch.terminal.tree import Tree
 
 GIB = 2**30
 SIZES = [(80, 24), (200, 60)]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.files import NotWrittenError
-from ullage.watch.recording import Recording, replay
-from ullage.watch.sample import DeviceSample, Sample
+from ullage.ground.errors import SpecError
+from ullage.ground.files import NotWrittenError
+from ullage.operate.watch.recording import Recording, replay
+from ullage.operate.watch.sample import DeviceSample, Sample
 
 SAMPLES = [Sample(float(turn), "host", (DeviceSample(0, "GPU-0", "H100"),)) for turn in range(5)]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.protocol.job import Job, JobDevice, StepPeak
-from ullage.protocol.plain import document_of
-from ullage.watch.sample import (
+from ullage.ground.protocol.job import Job, JobDevice, StepPeak
+from ullage.ground.protocol.plain import document_of
+from ullage.operate.watch.sample import (
     DeviceSample,
     MigInstance,
     Note,
@@ -20,7 +20,7 @@ from ullage.watch.sample import (
     ProcessSample,
     Sample,
 )
-from ullage.watch.sample_json import sample_from_line, sample_to_line
+from ullage.operate.watch.sample_json import sample_from_line, sample_to_line
 
 PROCESS = ProcessSample(7, ProcessKind.COMPUTE, 2**30, "train.py", "ada", sm_frac=0.5)
 DEVICE = DeviceSample(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ullage.report.text.watch import Style, gpu_lines
-from ullage.watch.history import History
-from ullage.watch.machine import MachineSource
-from ullage.watch.sample import Sample
-from ullage.watch.sharing import Sharing, sharing_of
-from ullage.watch.view import view
+from ullage.operate.watch.history import History
+from ullage.operate.watch.machine import MachineSource
+from ullage.operate.watch.sample import Sample
+from ullage.operate.watch.sharing import Sharing, sharing_of
+from ullage.operate.watch.view import view
+from ullage.verbs.watch.text import Style, gpu_lines
 
 MIB = 2**20
 SERVER = "/usr/bin/nvidia-cuda-mps-server"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import DeviceError, EnvironmentProblem
-from ullage.watch.nvml.library import open_nvml
-from ullage.watch.sample import Sample
-from ullage.watch.source import samples
+from ullage.ground.errors import DeviceError, EnvironmentProblem
+from ullage.operate.watch.nvml.library import open_nvml
+from ullage.operate.watch.sample import Sample
+from ullage.operate.watch.source import samples
 
 
 class Ticks:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ullage.protocol.job import Job, JobDevice, StepPeak
-from ullage.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
-from ullage.watch.view import view
+from ullage.ground.protocol.job import Job, JobDevice, StepPeak
+from ullage.operate.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
+from ullage.operate.watch.view import view
 
 GIB = 2**30
 PART = JobDevice(0, "GPU-1", 4 * GIB, 6 * GIB, 5 * GIB, GIB, 5 * GIB, 7 * GIB, 0, 0, 0, 80 * GIB)

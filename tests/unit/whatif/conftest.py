@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ullage.trace.rules import AllocatorOutcome
-from ullage.trace.snapshot import Snapshot
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.whatif import variants
-from ullage.whatif.replays import ReplayAnswer, ReplayOrder, Where
+from ullage.explain.whatif import variants
+from ullage.explain.whatif.replays import ReplayAnswer, ReplayOrder, Where
+from ullage.log.rules import AllocatorOutcome
+from ullage.log.snapshot import Snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 MIB = 2**20
 _SEGMENT = 2 * MIB

@@ -17,19 +17,19 @@ from benchmarks.accuracy.address_replay import Allocator
 from benchmarks.accuracy.addresses import read_golden
 from tests.rows import each
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import TorchBuild
-from ullage.programs.allocator_replay import ATTEMPT
-from ullage.protocol.run import Platform
-from ullage.trace.replay import replay
-from ullage.trace.requests import find_requests
-from ullage.trace.rules import ORDERS, make_settings, play_requests
-from ullage.trace.snapshot import Snapshot
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.trace.ties import BY_ADDRESS
-from ullage.units import GIB, MIB
-from ullage.whatif.replays import Where
-from ullage.whatif.variants import measure_other_order, replay_variants
+from ullage.explain.whatif.replays import Where
+from ullage.explain.whatif.variants import measure_other_order, replay_variants
+from ullage.ground.programs.allocator_replay import ATTEMPT
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import GIB, MIB
+from ullage.log.replay import replay
+from ullage.log.requests import find_requests
+from ullage.log.rules import ORDERS, make_settings, play_requests
+from ullage.log.snapshot import Snapshot
+from ullage.log.snapshot_reader import read_snapshot
+from ullage.log.ties import BY_ADDRESS
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import TorchBuild
 
 EMPTY_CACHE = -1
 BUILD = TorchBuild("2.6.0", "12.4", Path(), {}, frozenset(), frozenset())
@@ -38,7 +38,7 @@ SIZES = [512, 64 * 512, MIB, 3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB, 17 * MIB, 30 *
 
 
 def random_requests(seed: int, *, empties: bool) -> tuple[list[int], list[int]]:
-    """Sizes of blocks, and operations of programs/allocator_replay.py."""
+    """Sizes of blocks, and operations of ground/programs/allocator_replay.py."""
     rng = random.Random(seed)
     sizes = [rng.choice(SIZES) for _ in range(120)]
     ops, live, born = [], [], 0

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import TorchBuild
-from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
-from ullage.trace.replay import replay
-from ullage.trace.snapshot import Action, Snapshot
-from ullage.units import MIB
-from ullage.whatif import completion
-from ullage.whatif.completion import measure_at_once
-from ullage.whatif.replays import Where
+from ullage.explain.whatif import completion
+from ullage.explain.whatif.completion import measure_at_once
+from ullage.explain.whatif.replays import Where
+from ullage.ground.units import MIB
+from ullage.log.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.log.replay import replay
+from ullage.log.snapshot import Action, Snapshot
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import TorchBuild
 
 Make = Callable[..., Snapshot]
 BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())

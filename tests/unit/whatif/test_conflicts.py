@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ullage.trace.snapshot import Snapshot
-from ullage.trace.snapshot_reader import read_snapshot
-from ullage.whatif.conflicts import find_conflicts
-from ullage.whatif.settings import Family
+from ullage.explain.whatif.conflicts import find_conflicts
+from ullage.explain.whatif.settings import Family
+from ullage.log.snapshot import Snapshot
+from ullage.log.snapshot_reader import read_snapshot
 
 
 def test_a_plain_program_has_none(make_snapshot: Callable[..., Snapshot]) -> None:

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.errors import EnvironmentProblem, SnapshotError, SpecError
-from ullage.estimate.training.estimate import estimate_training
-from ullage.estimate.training.log import write_log
-from ullage.estimate.training.recipe import Recipe
-from ullage.models.find import find_config
-from ullage.phantom.device import choose_device
-from ullage.trace.snapshot import Snapshot
-from ullage.whatif import replays
-from ullage.whatif.engine import what_if
-from ullage.whatif.replays import Decider
-from ullage.whatif.settings import EXPANDABLE, Family, Setting
+from ullage.explain.whatif import replays
+from ullage.explain.whatif.engine import what_if
+from ullage.explain.whatif.replays import Decider
+from ullage.explain.whatif.settings import EXPANDABLE, Family, Setting
+from ullage.facts.families.find import find_config
+from ullage.ground.errors import EnvironmentProblem, SnapshotError, SpecError
+from ullage.log.snapshot import Snapshot
+from ullage.players.eager.training.estimate import estimate_training
+from ullage.players.eager.training.log import write_log
+from ullage.players.eager.training.recipe import Recipe
+from ullage.players.phantom.device import choose_device
 
 
 def test_a_snapshot_without_an_allocation_is_refused(

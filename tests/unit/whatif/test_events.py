@@ -12,19 +12,19 @@ from benchmarks.accuracy.address_policy import POLICIES
 from benchmarks.accuracy.address_replay import Allocator
 from tests.unit.whatif.test_addresses import EMPTY_CACHE, random_requests
 
+from ullage.explain.whatif.events import measure_by_events
+from ullage.explain.whatif.replays import Where
 from ullage.explain.workspaces import find_workspaces
-from ullage.phantom.device import choose_device
-from ullage.phantom.program import UserProgram
-from ullage.phantom.torch_build import TorchBuild
-from ullage.protocol.options.run import RunOptions
-from ullage.protocol.run import Platform
-from ullage.runs.job import Job, make_options
-from ullage.runs.one import _with_both_ends
-from ullage.trace.bounds import Otherwise
-from ullage.trace.model import EventKind, Events, Record, Scratch
-from ullage.units import MIB
-from ullage.whatif.events import measure_by_events
-from ullage.whatif.replays import Where
+from ullage.ground.protocol.run import Platform
+from ullage.ground.units import MIB
+from ullage.log.bounds import Otherwise
+from ullage.log.model import EventKind, Events, Record, Scratch
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.program import UserProgram
+from ullage.players.phantom.torch_build import TorchBuild
+from ullage.search.runs.job import Job, make_options
+from ullage.search.runs.one import _with_both_ends
+from ullage.verbs.run.options import RunOptions
 
 MakeRecord = Callable[..., Record]
 BUILD = TorchBuild("2.6.0", "12.4", Path(), {}, frozenset(), frozenset())

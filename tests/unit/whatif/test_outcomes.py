@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from ullage.units import GIB, MIB
-from ullage.whatif.outcomes import Check, Outcome, Tried, WhatIfReport
-from ullage.whatif.packing import Packing
-from ullage.whatif.replays import Decider
-from ullage.whatif.settings import Family, Setting
+from ullage.explain.whatif.outcomes import Check, Outcome, Tried, WhatIfReport
+from ullage.explain.whatif.packing import Packing
+from ullage.explain.whatif.replays import Decider
+from ullage.explain.whatif.settings import Family, Setting
+from ullage.ground.units import GIB, MIB
 
 EXACT = Check(GIB, GIB, 1, 1, has_same_segments=True, reasons=())
 RECORDED = Setting(Family.RECORDED, "")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ullage.whatif.packing import (
+from ullage.explain.whatif.packing import (
     Spans,
     find_packing,
     lower_bound,

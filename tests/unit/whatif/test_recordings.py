@@ -8,11 +8,11 @@ import pytest
 from benchmarks.accuracy.addresses import read_golden
 from tests.rows import each
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import TorchBuild
-from ullage.whatif import engine
-from ullage.whatif.engine import what_if
-from ullage.whatif.replays import Decider, Where
+from ullage.explain.whatif import engine
+from ullage.explain.whatif.engine import what_if
+from ullage.explain.whatif.replays import Decider, Where
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import TorchBuild
 
 # Recording of a real GPU -> the torch that made it; where SOURCES.md does not know, any: the rules
 # that these traces meet did not change from 2.6 on.

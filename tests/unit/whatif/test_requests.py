@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.programs.allocator_replay import ATTEMPT, EMPTY_CACHE, POOL, RETRY, read_columns
-from ullage.trace.replay import replay
-from ullage.trace.requests import Requests, find_requests
-from ullage.trace.snapshot import Snapshot
-from ullage.units import MIB
+from ullage.ground.programs.allocator_replay import ATTEMPT, EMPTY_CACHE, POOL, RETRY, read_columns
+from ullage.ground.units import MIB
+from ullage.log.replay import replay
+from ullage.log.requests import Requests, find_requests
+from ullage.log.snapshot import Snapshot
 
 Make = Callable[..., Snapshot]
 

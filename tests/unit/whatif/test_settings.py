@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ullage.units import MIB
-from ullage.whatif.settings import (
+from ullage.explain.whatif.settings import (
     MEANINGS,
     Family,
     UnknownSettingError,
@@ -15,6 +14,7 @@ from ullage.whatif.settings import (
     parse_settings,
     recorded_settings,
 )
+from ullage.ground.units import MIB
 
 DEFAULT_DIVISIONS = {str(2**power): 0 for power in range(16)}
 DEFAULTS: dict[str, Any] = {

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import TorchBuild
-from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
-from ullage.trace.replay import replay
-from ullage.trace.snapshot import Snapshot
-from ullage.units import MIB
-from ullage.whatif.replays import Where
-from ullage.whatif.tuning import find_timing, measure_warm
+from ullage.explain.whatif.replays import Where
+from ullage.explain.whatif.tuning import find_timing, measure_warm
+from ullage.ground.units import MIB
+from ullage.log.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.log.replay import replay
+from ullage.log.snapshot import Snapshot
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import TorchBuild
 
 BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())
 NOWHERE = Where("no such python", BUILD, choose_device(None))

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.torch_build import TorchBuild
-from ullage.programs.allocator_replay import ATTEMPT
-from ullage.trace.bounds import OtherPeaks, Otherwise, Peaks
-from ullage.trace.model import Record, Scratch
-from ullage.trace.snapshot import Snapshot
-from ullage.units import MIB
-from ullage.whatif.replays import Where
-from ullage.whatif.workspaces import measure_workspaces
+from ullage.explain.whatif.replays import Where
+from ullage.explain.whatif.workspaces import measure_workspaces
+from ullage.ground.programs.allocator_replay import ATTEMPT
+from ullage.ground.units import MIB
+from ullage.log.bounds import OtherPeaks, Otherwise, Peaks
+from ullage.log.model import Record, Scratch
+from ullage.log.snapshot import Snapshot
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.torch_build import TorchBuild
 
 BUILD = TorchBuild("2.15.0", "13.2", Path(), {}, frozenset(), frozenset())
 NOWHERE = Where("no such python", BUILD, choose_device(None))

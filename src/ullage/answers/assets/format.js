@@ -2,7 +2,7 @@
 
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** "12.3 GiB"; the same rule as ullage.units.format_bytes. */
+/** "12.3 GiB"; the same rule as ullage.ground.units.format_bytes. */
 function formatBytes(bytes) {
   if (bytes < 0) return `-${formatBytes(-bytes)}`;
   if (bytes < 1024) return `${bytes} B`;

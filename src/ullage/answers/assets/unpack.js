@@ -1,4 +1,4 @@
-// Columns as report/page/columns.py packs them: base64, deflate, then a header and the columns.
+// Columns as verbs/page/columns.py packs them: base64, deflate, then a header and the columns.
 
 /** The header and the columns of a run. */
 async function unpackRun(text) {

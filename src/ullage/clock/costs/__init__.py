@@ -24,7 +24,7 @@ from ullage.clock.given_work import (
     Product,
 )
 from ullage.clock.interconnect import Interconnect, default_interconnect
-from ullage.gpus import Gpu
+from ullage.facts.gpus import Gpu
 
 
 def cost_of(gpu: Gpu, work: GivenWork, interconnect: Interconnect | None = None) -> Cost:

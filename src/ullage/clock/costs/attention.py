@@ -22,8 +22,8 @@ from ullage.clock.kernels import matrix_product
 from ullage.clock.relatives import is_alike
 from ullage.clock.table import load_widths
 from ullage.clock.work import ITEMSIZES, Attention, MatrixProduct
-from ullage.gpus import Gpu, find_gpu
-from ullage.gpus.peaks import flops_per_s
+from ullage.facts.gpus import Gpu, find_gpu
+from ullage.facts.gpus.peaks import flops_per_s
 
 BACKWARD_OPS: Final = 2.5
 """Operations of the backward pass for one of the forward pass: five products in place of two."""

@@ -29,8 +29,8 @@ from typing import Final, NamedTuple
 
 from ullage.clock.contention import Load
 from ullage.clock.given_work import CollectiveCall
-from ullage.gpus import Gpu
-from ullage.gpus.nccl import has_multicast
+from ullage.facts.gpus import Gpu
+from ullage.facts.gpus.nccl import has_multicast
 
 _NVLINK: Final = 24
 _NVLINK_VOLTA: Final = 12

@@ -29,8 +29,8 @@ from ullage.clock.given_work import CollectiveCall
 from ullage.clock.interconnect import Interconnect
 from ullage.clock.kernels import collective
 from ullage.clock.work import Collective, Kind
-from ullage.gpus import Gpu
-from ullage.gpus.peaks import link_bytes_per_s
+from ullage.facts.gpus import Gpu
+from ullage.facts.gpus.peaks import link_bytes_per_s
 
 _KINDS: Final = {
     "all-reduce": Kind.ALL_REDUCE,

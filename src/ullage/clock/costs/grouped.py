@@ -24,7 +24,7 @@ from ullage.clock.duration import Duration, Width
 from ullage.clock.given_work import KernelLaunch
 from ullage.clock.kernels import matrix_product
 from ullage.clock.work import MatrixProduct
-from ullage.gpus import Gpu
+from ullage.facts.gpus import Gpu
 
 _TILE: Final = 128
 # Of layers of experts on an H100 nine in ten take from 0.7 to 1.8 times of what is predicted.

@@ -30,8 +30,8 @@ from ullage.clock.interconnect import Interconnect
 from ullage.clock.kernels import attention_decode
 from ullage.clock.table import load_widths
 from ullage.clock.work import Attention
-from ullage.gpus import Gpu
-from ullage.gpus.peaks import peer_bytes_per_s
+from ullage.facts.gpus import Gpu
+from ullage.facts.gpus.peaks import peer_bytes_per_s
 
 # Operations that count for the utilisation: the backward pass has four products, since the fifth
 # repeats one of the forward pass. Source: Chowdhery et al., PaLM, arXiv:2204.02311, appendix B.

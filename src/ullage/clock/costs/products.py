@@ -17,8 +17,8 @@ from ullage.clock.duration import Duration, Width, around
 from ullage.clock.given_work import Convolution, KernelLaunch, Product
 from ullage.clock.kernels import matrix_product, memory_bound, packed_product
 from ullage.clock.work import ITEMSIZES, MatrixProduct
-from ullage.gpus import Gpu
-from ullage.gpus.peaks import flops_per_s
+from ullage.facts.gpus import Gpu
+from ullage.facts.gpus.peaks import flops_per_s
 
 _QUANTISED: Final = {"float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2"}
 # Convolutions, as multiples of a matrix product of as many operations and bytes. Assumed: cuDNN's

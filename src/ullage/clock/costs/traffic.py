@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from ullage.clock.duration import Duration
 from ullage.clock.kernels import memory_bound
-from ullage.gpus import Gpu
+from ullage.facts.gpus import Gpu
 
 # The L2 cache's bandwidth where the catalogue has none, as a multiple of the memory's. Both GPUs of
 # which it has it have 3.5 (A100: 7.2 of 2.04 TB/s; V100: 3.1 of 0.9 TB/s).

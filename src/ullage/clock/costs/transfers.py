@@ -9,8 +9,8 @@ from ullage.clock.costs.traffic import Traffic, moved
 from ullage.clock.duration import Duration, Width, around
 from ullage.clock.given_work import Copy, Fill, LibraryCall
 from ullage.clock.interconnect import Interconnect
-from ullage.gpus import Gpu
-from ullage.gpus.peaks import link_bytes_per_s, peer_bytes_per_s
+from ullage.facts.gpus import Gpu
+from ullage.facts.gpus.peaks import link_bytes_per_s, peer_bytes_per_s
 
 # Of the link's rate, that of pinned memory: 24 to 27 of 31.5 GB/s (RTX 4090, A100, RTX A6000), and
 # 53 of 63 (H100). Source: NVIDIA/nvbandwidth, issues 15, 24, 42 and 50.

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Annotated
 
-from ullage.errors import SpecError
 from ullage.explain.compare.changes import Change, Moment
 from ullage.explain.snapshot import DeviceSnapshot
-from ullage.gpus.catalog import find_gpu
-from ullage.protocol.plain import As, figure
-from ullage.trace.assumptions import AssumptionKind
-from ullage.trace.category import Category
-from ullage.trace.model import DeviceTotals, Record
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.protocol.plain import As, figure
+from ullage.log.assumptions import AssumptionKind
+from ullage.log.category import Category
+from ullage.log.model import DeviceTotals, Record
 
 # At each run's own peak of allocated bytes.
 _GROUPS = {

@@ -24,9 +24,9 @@ from ullage.explain.compare.differences import CHECKPOINTING, OPTIMIZER, Differe
 from ullage.explain.owners.ownership import code_of
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.explain.rules.rule import Finding, Kind
-from ullage.protocol.plain import As, Mark
-from ullage.trace.model import Category, Int64Array, Record
-from ullage.units import KIB, format_bytes
+from ullage.ground.protocol.plain import As, Mark
+from ullage.ground.units import KIB, format_bytes
+from ullage.log.model import Category, Int64Array, Record
 
 # Changes smaller than this share of the larger peak are not reported as a cause.
 MIN_SHARE = 0.005

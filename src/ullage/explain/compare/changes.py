@@ -21,9 +21,9 @@ import numpy as np
 from ullage.explain.owners.modules import merge_numbered, share_by_module
 from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
-from ullage.protocol.plain import As, figure
-from ullage.trace.model import Category
-from ullage.units import format_bytes
+from ullage.ground.protocol.plain import As, figure
+from ullage.ground.units import format_bytes
+from ullage.log.model import Category
 
 LINE = re.compile(r":(\d+)( in |$)")
 # Sizes whose growth factors agree to this relative accuracy grew for the same reason.

@@ -32,7 +32,7 @@ from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.rules.registry import find_findings
 from ullage.explain.rules.rule import Finding
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
-from ullage.protocol.plain import As, Mark, figure
+from ullage.ground.protocol.plain import As, Mark, figure
 
 _MAX_SITES: Final = 12  # of a phase, in a document
 

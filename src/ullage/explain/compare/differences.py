@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
-from ullage.trace.model import Record
+from ullage.log.model import Record
 
 _OPTIMIZER = re.compile(r"(?:^|/)torch/optim/([a-z]\w*)\.py$")
 _NOT_OPTIMIZERS = frozenset({"optimizer", "lr_scheduler", "swa_utils"})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ullage.clock.compare import Order, compare
 from ullage.clock.step_time import Interval
-from ullage.protocol.plain import As, Mark, Only, figure
+from ullage.ground.protocol.plain import As, Mark, Only, figure
 
 if TYPE_CHECKING:
     from ullage.explain.compare.sweep import Point, SweepReport

@@ -10,14 +10,14 @@ import datetime
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ullage.errors import SpecError
 from ullage.explain.compare.diff import DiffReport
-from ullage.gpus.catalog import find_by_device
-from ullage.gpus.measured_memory import MeasuredMemory
-from ullage.trace.blocks import find_blocks, read_blocks
-from ullage.trace.measured import Measured
-from ullage.trace.model import Record
-from ullage.units import format_bytes
+from ullage.facts.gpus.catalog import find_by_device
+from ullage.facts.gpus.measured_memory import MeasuredMemory
+from ullage.ground.errors import SpecError
+from ullage.ground.units import format_bytes
+from ullage.log.blocks import find_blocks, read_blocks
+from ullage.log.measured import Measured
+from ullage.log.model import Record
 
 _EXCHANGES = "NCCL"
 

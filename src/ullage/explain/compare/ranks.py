@@ -22,7 +22,7 @@ from ullage.explain.host import host_memory
 from ullage.explain.run import RunReport
 from ullage.explain.stops import find_stop
 from ullage.explain.verdict import Verdict
-from ullage.trace.assumptions import Assumption, AssumptionKind
+from ullage.log.assumptions import Assumption, AssumptionKind
 
 _GRAVITY = (Verdict.FITS, Verdict.OUT_OF_MEMORY, Verdict.FAILED)
 

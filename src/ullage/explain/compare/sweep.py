@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ullage.explain.run import RunReport
 from ullage.explain.verdict import ExitCode, Verdict
-from ullage.protocol.plain import As, Mark, Only, figure
+from ullage.ground.protocol.plain import As, Mark, Only, figure
 
 if TYPE_CHECKING:
     from ullage.explain.compare.fastest import Fastest
-    from ullage.gpus.catalog import Gpu
+    from ullage.facts.gpus.catalog import Gpu
 
 # A peak is the highest of several moments, which grow at different rates: a line is fitted through
 # as many of the largest values as lie on it within this share of the peak.

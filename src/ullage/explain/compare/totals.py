@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ullage.errors import SnapshotError
-from ullage.parsing import parse_json, read_bounded
-from ullage.protocol.plain import Mark
-from ullage.trace.model import Category
+from ullage.ground.errors import SnapshotError
+from ullage.ground.parsing import parse_json, read_bounded
+from ullage.ground.protocol.plain import Mark
+from ullage.log.model import Category
 
 _OUTSIDE = ("context_bytes", "non_torch_bytes", "other_processes_bytes")
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ullage.explain.moments.evaluations import find_rounds_of_marks
-from ullage.trace.blocks import NEVER, BoolArray
-from ullage.trace.model import Int64Array, MarkKind, Record, Request, UInt8Array
+from ullage.log.blocks import NEVER, BoolArray
+from ullage.log.model import Int64Array, MarkKind, Record, Request, UInt8Array
 
 _MAX_NAMED = 3
 

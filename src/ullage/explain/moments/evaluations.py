@@ -15,8 +15,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ullage.trace.blocks import NEVER
-from ullage.trace.model import Mark, MarkKind
+from ullage.log.blocks import NEVER
+from ullage.log.model import Mark, MarkKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ that allocates outside of all modules, its own calls.
 
 A loop usually frees the memory that each iteration allocates. If blocks accumulate over the steps,
 something keeps them alive: a list, a cache, a loss with its graph. What counts as growth:
-trace/growth.py.
+log/growth.py.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ullage.explain.moments.course import Course, Phase, StepSource
 from ullage.explain.moments.steps import StepPeak
 from ullage.explain.owners.owners import Owners
 from ullage.explain.owners.ownership import code_of
-from ullage.trace.blocks import Blocks, BoolArray, held_before
-from ullage.trace.growth import MIN_STEPS, find_trend
-from ullage.trace.model import Category, Int64Array, Request, UInt8Array
+from ullage.log.blocks import Blocks, BoolArray, held_before
+from ullage.log.growth import MIN_STEPS, find_trend
+from ullage.log.model import Category, Int64Array, Request, UInt8Array
 
 if TYPE_CHECKING:  # a run's own report reads no trace
     from ullage.explain.owners.sites import Sites
-    from ullage.trace.replay import Replay
+    from ullage.log.replay import Replay
 
 BOUNDED = (
     Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.BUFFER,

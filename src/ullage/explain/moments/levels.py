@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ullage.trace.blocks import Blocks, held_before
-from ullage.trace.model import EventKind, Int64Array, Record
+from ullage.log.blocks import Blocks, held_before
+from ullage.log.model import EventKind, Int64Array, Record
 
 if TYPE_CHECKING:
-    from ullage.trace.replay import Replay
+    from ullage.log.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)

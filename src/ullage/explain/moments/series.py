@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ullage.explain.moments.levels import Levels
-from ullage.trace.replay import Replay
-from ullage.trace.snapshot import Int64Array
+from ullage.log.replay import Replay
+from ullage.log.snapshot import Int64Array
 
 _NUM_MOMENTS = 256
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ullage.explain.moments.levels import Levels
-from ullage.trace.blocks import Blocks, BoolArray, sum_live
-from ullage.trace.model import Int64Array
+from ullage.log.blocks import Blocks, BoolArray, sum_live
+from ullage.log.model import Int64Array
 
 if TYPE_CHECKING:
-    from ullage.trace.replay import Replay
+    from ullage.log.replay import Replay
 
 # A brief block, such as the workspace of one operation, is freed before more than this many others
 # are allocated.

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ullage.clock.step_time import StepTime
 from ullage.explain.moments.levels import read_levels
-from ullage.trace.blocks import read_blocks
-from ullage.trace.model import EventKind, Int64Array, Record
+from ullage.log.blocks import read_blocks
+from ullage.log.model import EventKind, Int64Array, Record
 
 
 @dataclass(frozen=True, slots=True)

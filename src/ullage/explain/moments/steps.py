@@ -17,12 +17,12 @@ from ullage.explain.moments.evaluations import (
     find_rounds_of_marks,
 )
 from ullage.explain.moments.levels import Levels, highest_between
-from ullage.protocol.plain import As, Mark
-from ullage.trace.blocks import NEVER
-from ullage.trace.model import Int64Array, MarkKind, Record
+from ullage.ground.protocol.plain import As, Mark
+from ullage.log.blocks import NEVER
+from ullage.log.model import Int64Array, MarkKind, Record
 
 if TYPE_CHECKING:
-    from ullage.trace.measured import Measured
+    from ullage.log.measured import Measured
 
 
 class Peak(NamedTuple):

@@ -17,9 +17,9 @@ from ullage.explain.moments.levels import Levels
 from ullage.explain.moments.spikes import BRIEF_BIRTHS, levels_without
 from ullage.explain.owners.matching import Match
 from ullage.explain.owners.ownership import code_of
-from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category, Int64Array, UInt8Array
-from ullage.trace.replay import Replay
+from ullage.log.blocks import BoolArray
+from ullage.log.model import Category, Int64Array, UInt8Array
+from ullage.log.replay import Replay
 
 _MIN_IDLE_STEPS = 2
 

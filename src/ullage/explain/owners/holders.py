@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ullage.explain.owners.matching import Match
-from ullage.protocol.holder_chains import Root, root_of
-from ullage.trace.blocks import find_blocks
-from ullage.trace.model import GraphHolder
+from ullage.ground.protocol.holder_chains import Root, root_of
+from ullage.log.blocks import find_blocks
+from ullage.log.model import GraphHolder
 
 Chains = dict[int, dict[int, list[str]]]  # of each block, by the position of the search
 _INDEX = re.compile(r"(?<!^Out)\[(\d+|\.\.\.)\]")  # the number of a cell stays

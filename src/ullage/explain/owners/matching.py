@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ullage.explain.moments.course import Course
-from ullage.trace.blocks import Blocks
-from ullage.trace.model import Int64Array, Record, Request
-from ullage.trace.replay import Replay
+from ullage.log.blocks import Blocks
+from ullage.log.model import Int64Array, Record, Request
+from ullage.log.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ullage.explain.owners.ownership import CLAIM_ORDER
-from ullage.protocol.plain import As, Mark
-from ullage.trace.blocks import Blocks, find_blocks
-from ullage.trace.model import Category, Claims, Int32Array, Int64Array, Record
+from ullage.ground.protocol.plain import As, Mark
+from ullage.log.blocks import Blocks, find_blocks
+from ullage.log.model import Category, Claims, Int32Array, Int64Array, Record
 
 NO_MODULE = -1
 _NAMED = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.GRADIENT)

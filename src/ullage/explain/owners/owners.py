@@ -15,12 +15,12 @@ import numpy as np
 
 from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.owners.ownership import CATEGORIES, code_of
-from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category, Int64Array, UInt8Array
+from ullage.log.blocks import BoolArray
+from ullage.log.model import Category, Int64Array, UInt8Array
 
 if TYPE_CHECKING:
-    from ullage.trace.replay import Replay
-    from ullage.trace.snapshot import Stacks
+    from ullage.log.replay import Replay
+    from ullage.log.snapshot import Stacks
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ import numpy as np
 
 from ullage.explain.carried import find_carried
 from ullage.explain.moments.course import Course, Phase
-from ullage.trace.blocks import NEVER, Blocks, BoolArray, find_blocks
-from ullage.trace.model import Category, Claims, Record, UInt8Array, Workspaces
+from ullage.log.blocks import NEVER, Blocks, BoolArray, find_blocks
+from ullage.log.model import Category, Claims, Record, UInt8Array, Workspaces
 
 CATEGORIES = tuple(Category)
 _EXCHANGES = "NCCL"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ullage.trace.snapshot import Stacks, UInt8Array, UInt32Array
+from ullage.log.snapshot import Stacks, UInt8Array, UInt32Array
 
 UNKNOWN_SITE = "no stack was recorded"
 

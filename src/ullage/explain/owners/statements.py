@@ -10,7 +10,7 @@ import stat
 from functools import cache
 from pathlib import Path
 
-from ullage.units import MIB
+from ullage.ground.units import MIB
 
 # A snapshot may name any file, so only regular files of the size of a program are read.
 _MAX_BYTES = MIB

@@ -14,10 +14,10 @@ from ullage.explain.moments.spikes import find_brief
 from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
-from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category
-from ullage.trace.snapshot import Int64Array
-from ullage.units import MIB, format_bytes
+from ullage.ground.units import MIB, format_bytes
+from ullage.log.blocks import BoolArray
+from ullage.log.model import Category
+from ullage.log.snapshot import Int64Array
 
 _LOSS = re.compile(r"cross_entropy|^nll_loss|^log_softmax$", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"^checkpoint$|^_checkpoint_without_reentrant|CheckpointFunction")

@@ -9,8 +9,8 @@ import numpy as np
 from ullage.explain.expandable import measure_expandable
 from ullage.explain.rules.case import MIN_FREE_BYTES, Case
 from ullage.explain.rules.rule import Found, Kind, Rule
-from ullage.trace.snapshot import Action
-from ullage.units import MIB, format_bytes
+from ullage.ground.units import MIB, format_bytes
+from ullage.log.snapshot import Action
 
 _EXPANDABLE_FRAC = 0.05
 _SIDE_FRAC = 0.2
@@ -21,7 +21,7 @@ _UNCUT = (
     "PYTORCH_ALLOC_CONF=expandable_segments:True (torch 2.9 and earlier: PYTORCH_CUDA_ALLOC_CONF): "
     "without it, up to 1 MiB of a segment that is left over is not cut off a block"
 )
-_PLANS = "cuFFT plans"  # phantom/csrc/answers/cufft.c
+_PLANS = "cuFFT plans"  # players/phantom/csrc/answers/cufft.c
 
 
 def _find_holes(case: Case) -> Iterator[Found]:

@@ -16,9 +16,9 @@ from ullage.explain.rules.attention_path import (
 )
 from ullage.explain.rules.case import MIN_BYTES, Case
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
-from ullage.trace.model import Category
-from ullage.trace.snapshot import Int64Array
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.log.model import Category
+from ullage.log.snapshot import Int64Array
 
 _ATTENTION = re.compile(r"(^|_)(att|attn|attention|attend|self_attn|sdpa)($|_)|dot_product",
                         re.IGNORECASE)  # fmt: skip

@@ -15,8 +15,8 @@ import numpy as np
 from ullage.explain.owners.sites import OPERATOR, has_python_file, rank_frames
 from ullage.explain.owners.statements import source_of, statement_at
 from ullage.explain.rules.case import Case
-from ullage.gpus.catalog import load_catalog
-from ullage.trace.snapshot import Int64Array
+from ullage.facts.gpus.catalog import load_catalog
+from ullage.log.snapshot import Int64Array
 
 _MATH = "_scaled_dot_product_attention_math"
 _FUSED_CALL = re.compile(r"\bscaled_dot_product_attention\s*\(")

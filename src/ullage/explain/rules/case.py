@@ -14,11 +14,11 @@ from ullage.explain.owners.ownership import CATEGORIES, code_of
 from ullage.explain.owners.sites import OPERATOR, has_python_file
 from ullage.explain.snapshot import DeviceSnapshot, SnapshotReport
 from ullage.explain.trial import Relief
-from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category
-from ullage.trace.record_schema import PRECISIONS
-from ullage.trace.snapshot import Action, Int64Array
-from ullage.units import MIB, format_bytes
+from ullage.ground.units import MIB, format_bytes
+from ullage.log.blocks import BoolArray
+from ullage.log.model import Category
+from ullage.log.record_schema import PRECISIONS
+from ullage.log.snapshot import Action, Int64Array
 
 # A finding has at least this share of the peak, and this many bytes.
 MIN_FRAC = 0.03

@@ -13,10 +13,10 @@ from ullage.explain.moments.spikes import find_brief
 from ullage.explain.owners.sites import has_python_file
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
-from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category
-from ullage.trace.snapshot import Int64Array
-from ullage.units import KIB
+from ullage.ground.units import KIB
+from ullage.log.blocks import BoolArray
+from ullage.log.model import Category
+from ullage.log.snapshot import Int64Array
 
 _MATCHED_FRAC = 0.8
 _MIN_TENSORS = 4
@@ -219,7 +219,7 @@ def _births_by_function(case: Case) -> Iterator[Int64Array]:
             file, name = frames.file[number], frames.function[number]
             if "torch::autograd::" in name:
                 break  # backward is of no function
-            if not has_python_file(file) or "ullage/record/" in file:
+            if not has_python_file(file) or "ullage/players/inside/" in file:
                 continue
             if file.endswith("torch/_ops.py"):
                 continue

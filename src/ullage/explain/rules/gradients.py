@@ -9,10 +9,10 @@ import numpy as np
 from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
-from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category
-from ullage.trace.snapshot import Int64Array
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.log.blocks import BoolArray
+from ullage.log.model import Category
+from ullage.log.snapshot import Int64Array
 
 _ZERO_GRAD = "Optimizer.zero_grad#"
 _MIN_STEPS = 2

@@ -13,11 +13,11 @@ from ullage.explain.moments.growth import BOUNDED, Growth, find_site_levels
 from ullage.explain.rules.case import MIN_FREE_BYTES, Case, category_of
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.explain.trial import Relief
-from ullage.trace.blocks import BoolArray
-from ullage.trace.growth import find_trend
-from ullage.trace.model import Category
-from ullage.trace.snapshot import Int64Array
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.log.blocks import BoolArray
+from ullage.log.growth import find_trend
+from ullage.log.model import Category
+from ullage.log.snapshot import Int64Array
 
 # A graph saves tensors of many calls; what is kept of one call alone is a list of tensors.
 _MIN_GRAPH_CALLS = 3

@@ -10,9 +10,9 @@ from ullage.explain.owners.holders import Leftover
 from ullage.explain.rules.case import MIN_BYTES, Case
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.explain.trial import Relief
-from ullage.protocol.holder_chains import remedy_of_root, root_of
-from ullage.trace.model import Category, Int64Array
-from ullage.units import format_bytes
+from ullage.ground.protocol.holder_chains import remedy_of_root, root_of
+from ullage.ground.units import format_bytes
+from ullage.log.model import Category, Int64Array
 
 _DEAD_FRAC = 0.1
 _CACHE_FRAC = 0.4

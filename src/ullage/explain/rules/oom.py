@@ -10,7 +10,7 @@ from ullage.explain.oom import Cause, Shortage
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.graphs import growth_relief
 from ullage.explain.rules.rule import Found, Kind, Rule
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 FAMILY = "UL15"
 _SURVIVED = "; the program caught it and went on"

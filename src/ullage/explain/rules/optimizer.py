@@ -9,8 +9,8 @@ import numpy as np
 from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case, bytes_of
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
-from ullage.trace.model import Category
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.log.model import Category
 
 _STATES_FRAC = 0.3
 # Momentum alone, or two states of 8 bits beside weights in 16, are as large as the weights.

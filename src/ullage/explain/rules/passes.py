@@ -12,10 +12,10 @@ from ullage.explain.moments.spikes import birth_after
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.graphs import growing_blocks, irregular_sites
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
-from ullage.trace.blocks import BoolArray
-from ullage.trace.model import Category
-from ullage.trace.snapshot import Action, Int64Array
-from ullage.units import KIB, format_bytes
+from ullage.ground.units import KIB, format_bytes
+from ullage.log.blocks import BoolArray
+from ullage.log.model import Category
+from ullage.log.snapshot import Action, Int64Array
 
 _PASS_FRAC = 0.08
 # A loss is a number. What is larger is an output that a later loss may still need.

@@ -9,12 +9,12 @@ from statistics import median
 
 import numpy as np
 
-from ullage.errors import SpecError
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule
 from ullage.explain.transfers import Transfers
-from ullage.gpus.catalog import find_gpu
-from ullage.units import MIB, format_bytes
+from ullage.facts.gpus.catalog import find_gpu
+from ullage.ground.errors import SpecError
+from ullage.ground.units import MIB, format_bytes
 
 # Scalars, lengths and the tokens of a batch are smaller: nobody waits long for them.
 _MIN_STEP_BYTES = MIB

@@ -11,7 +11,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ullage.errors import SpecError
 from ullage.explain.rules import (
     activations,
     allocator,
@@ -29,6 +28,7 @@ from ullage.explain.rules import (
 from ullage.explain.rules.case import make_case
 from ullage.explain.rules.rule import Finding, Kind, Rule
 from ullage.explain.snapshot import SnapshotReport
+from ullage.ground.errors import SpecError
 
 _ALL = (
     *optimizer.RULES, *gradients.RULES, *copies.RULES, *graphs.RULES, *passes.RULES,

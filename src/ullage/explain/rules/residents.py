@@ -11,8 +11,8 @@ from ullage.explain.moments.course import Phase
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.explain.trial import Relief
-from ullage.trace.model import Category
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
+from ullage.log.model import Category
 
 _SAME_FRAC = 0.1
 # Quantised weights, caches of keys and values and running statistics are buffers, too, and differ.

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from ullage.explain.rules.case import Case
 from ullage.explain.trial import MakesItFit, Relief, Trial
-from ullage.protocol.plain import As, Mark
-from ullage.trace.snapshot import Int64Array
+from ullage.ground.protocol.plain import As, Mark
+from ullage.log.snapshot import Int64Array
 
 
 class Kind(enum.Enum):

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from ullage.errors import SpecError
 from ullage.explain.servers.start import ServerStart
-from ullage.protocol.plain import As, Mark, figure
+from ullage.ground.errors import SpecError
+from ullage.ground.protocol.plain import As, Mark, figure
 
 NOT_PRINTED: Final = "not printed"
 ROUNDING: Final = "rounding of the printed sizes"

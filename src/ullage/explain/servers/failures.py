@@ -11,7 +11,7 @@ from typing import Final
 
 from ullage.explain.servers.lines import NUMBER, first, number, size
 from ullage.explain.servers.start import Failure, ServerStart
-from ullage.units import format_bytes
+from ullage.ground.units import format_bytes
 
 _GIB: Final = rf"{NUMBER} ?GiB"
 # vLLM cuts the cache into whole blocks; a share is written with three digits.

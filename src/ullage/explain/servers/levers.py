@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.serving import estimate_serving
-from ullage.estimate.serving.serving_plan import ServingPlan
-from ullage.estimate.serving.vllm_memory import batch_defaults
 from ullage.explain.servers.start import ServerStart
-from ullage.gpus.catalog import load_catalog
-from ullage.gpus.gpu import Gpu
-from ullage.models.config import Config
+from ullage.facts.families.config import Config
+from ullage.facts.gpus.catalog import load_catalog
+from ullage.facts.gpus.gpu import Gpu
+from ullage.ground.errors import SpecError
+from ullage.players.eager.serving.serving import estimate_serving
+from ullage.players.eager.serving.serving_plan import ServingPlan
+from ullage.players.eager.serving.vllm_memory import batch_defaults
 
 MEASURED: Final = "the log's figures"
 ESTIMATED: Final = "closed forms of the model"

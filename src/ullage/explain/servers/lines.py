@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ullage.units import GIB, MIB
+from ullage.ground.units import GIB, MIB
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # 80 MiB of log is a day of a busy server; its start is at its beginning.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from ullage.explain.servers.start import Load, ServerStart
-from ullage.units import GIB
+from ullage.ground.units import GIB
 
 _LINE: Final = re.compile(r"([\w:]+)(?:\{(.*)\})? ([^\s]+)(?: \d+)?")
 _LABEL: Final = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')

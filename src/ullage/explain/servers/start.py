@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ullage.protocol.plain import figure
+from ullage.ground.protocol.plain import figure
 
 SHARE: Final = "gpu_memory_utilization"
 

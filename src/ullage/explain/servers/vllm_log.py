@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ullage.errors import SpecError
-from ullage.estimate.serving.engines.vllm_releases import find_release
 from ullage.explain.servers.failures import find_failure
 from ullage.explain.servers.lines import NUMBER, first, number, options_of_dict, size
 from ullage.explain.servers.start import ServerStart
-from ullage.units import GIB
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB
+from ullage.players.eager.serving.engines.vllm_releases import find_release
 
 _GIB: Final = rf"{NUMBER} ?Gi?[Bb]"  # 0.6 writes GB and means GiB, and once Gib
 Read = Callable[[str], Any]

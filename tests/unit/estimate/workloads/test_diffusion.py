@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.training.eager.machine import Machine
-from ullage.estimate.workloads.diffusion import (
+from ullage.facts.families.builtin import find_model
+from ullage.facts.families.config import Config
+from ullage.ground.errors import SpecError
+from ullage.players.eager.training.eager.machine import Machine
+from ullage.players.eager.workloads.diffusion import (
     Offload,
     Sampler,
     estimate_diffusion,
     play_stages,
 )
-from ullage.models.builtin import find_model
-from ullage.models.config import Config
 
 
 def config(name: str) -> Config:

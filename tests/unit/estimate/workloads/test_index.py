@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.estimate.term import Verdict
-from ullage.estimate.workloads.index import Index, Tiers, estimate_index, parse_index
-from ullage.estimate.workloads.option_values import Settings, split_count
-from ullage.units import GIB
+from ullage.ground.errors import SpecError
+from ullage.ground.units import GIB
+from ullage.players.eager.term import Verdict
+from ullage.players.eager.workloads.index import Index, Tiers, estimate_index, parse_index
+from ullage.players.eager.workloads.option_values import Settings, split_count
 
 
 # Bytes of faiss-cpu 1.15.1, as it writes indexes of random vectors.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import ullage
-from ullage.errors import SpecError
-from ullage.estimate.workloads.speech import estimate_speech, stream_bytes
-from ullage.models.architecture import read_model
-from ullage.models.builtin import find_model
-from ullage.report.text.workloads import workload_line
-from ullage.units import MIB
+from ullage.facts.families.architecture import read_model
+from ullage.facts.families.builtin import find_model
+from ullage.ground.errors import SpecError
+from ullage.ground.units import MIB
+from ullage.players.eager.workloads.speech import estimate_speech, stream_bytes
+from ullage.verbs.capacity.workloads_text import workload_line
 
 
 # Keys and values of 1,500 frames and of 448 tokens, by hand: 2 x layers x width x 2 bytes each.

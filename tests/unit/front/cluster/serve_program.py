@@ -19,7 +19,7 @@ STORE_BYTES = 80 * 1024**2  # the least that Ray takes
     max_ongoing_requests=100,
     ray_actor_options={"num_cpus": 0.1},
     request_router_config=RequestRouterConfig(
-        request_router_class="ullage.front.cluster.ray_router:CacheRouter",
+        request_router_class="ullage.operate.front.cluster.ray_router:CacheRouter",
         request_router_kwargs={"cache": 1000, "token_bytes": 1},
     ),
 )

@@ -54,7 +54,7 @@ class Router:
 @pytest.fixture
 def router(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A router to two replicas, whose caches hold 1,000 tokens each."""
-    name = "ullage.front.cluster.ray_router"
+    name = "ullage.operate.front.cluster.ray_router"
     stand_in = SimpleNamespace(
         PendingRequest=object, ReplicaID=object, RequestRouter=Router, RunningReplica=object
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from ullage.front.cluster.replicas import Asked, Replicas, ReplicaSpec, read_asked
-from ullage.front.policy.request import Reason, Reject
+from ullage.operate.front.cluster.replicas import Asked, Replicas, ReplicaSpec, read_asked
+from ullage.operate.front.policy.request import Reason, Reject
 
 SPEC = ReplicaSpec(cache_bytes=1000, token_bytes=1, block_tokens=1)
 

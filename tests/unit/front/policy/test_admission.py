@@ -7,12 +7,11 @@ import random
 import pytest
 from tests.rows import each
 
-from ullage.front.policy.admission import PATIENCE_S, Admission, TenantSpec
-from ullage.front.policy.engine_ledger import Engine, EngineSpec
-from ullage.front.policy.lengths import Lengths
-from ullage.front.policy.request import Footprint, Reason, Reject, Request, Start
-from ullage.front.policy.room import RECENT_S, Room
-from ullage.front.policy.shares import Shares
+from ullage.operate.front.policy.admission import PATIENCE_S, Admission, Shares, TenantSpec
+from ullage.operate.front.policy.engine_ledger import Engine, EngineSpec
+from ullage.operate.front.policy.lengths import Lengths
+from ullage.operate.front.policy.request import Footprint, Reason, Reject, Request, Start
+from ullage.operate.front.policy.room import RECENT_S, Room
 
 
 def make_admission(

@@ -7,8 +7,8 @@ import random
 import pytest
 from tests.rows import each
 
-from ullage.front.policy.engine_ledger import Engine, EngineSpec
-from ullage.front.policy.request import PREFIX_TOKENS, Footprint, Request
+from ullage.operate.front.policy.engine_ledger import Engine, EngineSpec
+from ullage.operate.front.policy.request import PREFIX_TOKENS, Footprint, Request
 
 
 def make_engine(cache_tokens: int = 1000, **fields: object) -> Engine:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ullage.front.policy.admission import Admission, TenantSpec
-from ullage.front.policy.engine_ledger import Budget, Engine, EngineSpec
-from ullage.front.policy.lengths import Lengths
-from ullage.front.policy.request import Footprint, Reason, Reject, Request, Start
-from ullage.front.policy.routing import choose_engine
+from ullage.operate.front.policy.admission import Admission, TenantSpec, choose_engine
+from ullage.operate.front.policy.engine_ledger import Budget, Engine, EngineSpec
+from ullage.operate.front.policy.lengths import Lengths
+from ullage.operate.front.policy.request import Footprint, Reason, Reject, Request, Start
 
 SPEC = EngineSpec("e", ("m",), 1000, Footprint(1, 1), margin_frac=0.0, is_bounded=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ullage.front.policy.versions import Versions
+from ullage.operate.front.policy.versions import Versions
 
 
 def test_each_version_gets_its_share_of_any_number_of_requests() -> None:

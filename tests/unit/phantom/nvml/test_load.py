@@ -9,8 +9,8 @@ from tests.rows import each
 
 from ullage.clock.cost import Category, Cost
 from ullage.clock.duration import Duration
-from ullage.phantom.nvml.load import Load, Share
-from ullage.trace.work_log import EntryKind
+from ullage.log.work_log import EntryKind
+from ullage.players.phantom.nvml.load import Load, Share
 
 
 def covered_s(intervals: list[tuple[float, float]], begin_s: float, end_s: float) -> float:

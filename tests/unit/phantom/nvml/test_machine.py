@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.phantom.device import choose_device
-from ullage.phantom.nvml.machine import Machine, find_machine, machine_of, open_machine
+from ullage.ground.errors import SpecError
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.nvml.machine import Machine, find_machine, machine_of, open_machine
 
 L4 = choose_device("l4").environment_text()
-ULLAGE = [sys.executable, "-c", "from ullage.cli.main import main; main()"]
+ULLAGE = [sys.executable, "-c", "from ullage.cli import main; main()"]
 ASK = (
     "import pynvml; pynvml.nvmlInit(); card = pynvml.nvmlDeviceGetHandleByIndex(1); "
     "print(pynvml.nvmlDeviceGetCount(), pynvml.nvmlDeviceGetName(card))"

@@ -14,9 +14,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from ullage.native.libraries import PHANTOM
-from ullage.phantom.device import choose_device
-from ullage.phantom.nvml.machine import LIBRARY, machine_of, open_machine
+from ullage.ground.native.libraries import PHANTOM
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.nvml.machine import LIBRARY, machine_of, open_machine
 
 NUM_DEVICES = 8
 MIB = 2**20

@@ -9,8 +9,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from ullage.phantom.device import choose_device
-from ullage.phantom.nvml.machine import LIBRARY, machine_of, open_machine
+from ullage.players.phantom.device import choose_device
+from ullage.players.phantom.nvml.machine import LIBRARY, machine_of, open_machine
 
 
 @pytest.fixture

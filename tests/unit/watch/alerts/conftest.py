@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ullage.protocol.job import Job, JobDevice, StepPeak
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.alerts.engine import watch_rules
-from ullage.watch.alerts.event import Event
-from ullage.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
+from ullage.ground.protocol.job import Job, JobDevice, StepPeak
+from ullage.operate.watch.alerts.engine import watch_rules
+from ullage.operate.watch.alerts.event import Event
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
+from ullage.operate.watch.sample import DeviceSample, ProcessKind, ProcessSample, Sample
 
 GIB = 2**30
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ullage.watch.alerts.board import Board
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.alerts.event import Change
-from ullage.watch.sample import DeviceSample, Sample
+from ullage.operate.watch.alerts.board import Board
+from ullage.operate.watch.alerts.event import Change
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
+from ullage.operate.watch.sample import DeviceSample, Sample
 
 
 def sample(second: int, *lost: int) -> Sample:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.alerts.engine import Engine
-from ullage.watch.alerts.event import Event
-from ullage.watch.sample import Sample
-from ullage.watch.sample_json import sample_from_line
+from ullage.operate.watch.alerts.engine import Engine
+from ullage.operate.watch.alerts.event import Event
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
+from ullage.operate.watch.sample import Sample
+from ullage.operate.watch.sample_json import sample_from_line
 
 DIRECTORY = Path(__file__).parents[3] / "golden" / "courses"
 MAX_BYTES = 40_000

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.alerts.engine import Engine, watch_rules
-from ullage.watch.sample import Note
+from ullage.operate.watch.alerts.engine import Engine, watch_rules
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
+from ullage.operate.watch.sample import Note
 
 RULE = next(rule for rule in DEFAULTS if rule.name == "temperature")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ullage.watch.alerts.defaults import DEFAULTS, KINDS
-from ullage.watch.alerts.event import Event
+from ullage.operate.watch.alerts.event import Event
+from ullage.operate.watch.alerts.rules_file import DEFAULTS, KINDS
 
 GIB = 2**30
 

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from tests.rows import each
 
-from ullage.errors import SpecError
-from ullage.gate.config import load_configuration
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.alerts.receivers import Receiver
-from ullage.watch.alerts.rule import Severity
-from ullage.watch.alerts.rules_file import Settings, load_settings
+from ullage.ground.errors import SpecError
+from ullage.operate.watch.alerts.rule import Severity
+from ullage.operate.watch.alerts.rules_file import DEFAULTS, Receiver, Settings, load_settings
+from ullage.verbs.check.gate.config import load_configuration
 
 
 def load(directory: Path, text: str) -> Settings:

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from ullage.errors import SpecError
-from ullage.watch.alerts.event import Event
-from ullage.watch.alerts.receivers import Receiver
-from ullage.watch.alerts.sinks.command import Command
-from ullage.watch.alerts.sinks.delivery import Delivery
-from ullage.watch.alerts.sinks.sink import SinkError
-from ullage.watch.alerts.sinks.webhook import Webhook, slack_document
+from ullage.ground.errors import SpecError
+from ullage.operate.watch.alerts.event import Event
+from ullage.operate.watch.alerts.rules_file import Receiver
+from ullage.operate.watch.alerts.sinks.command import Command
+from ullage.operate.watch.alerts.sinks.delivery import Delivery
+from ullage.operate.watch.alerts.sinks.sink import SinkError
+from ullage.operate.watch.alerts.sinks.webhook import Webhook, slack_document
 
 
 @pytest.fixture

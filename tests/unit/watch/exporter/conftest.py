@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ullage.protocol.job import Job, JobDevice, StepPeak
-from ullage.watch.sample import DeviceSample, MigInstance, ProcessKind, ProcessSample, Sample
+from ullage.ground.protocol.job import Job, JobDevice, StepPeak
+from ullage.operate.watch.sample import (
+    DeviceSample,
+    MigInstance,
+    ProcessKind,
+    ProcessSample,
+    Sample,
+)
 
 GIB = 2**30
 

@@ -11,13 +11,13 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from ullage.printable import printable
-from ullage.protocol.job import Job
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.alerts.engine import Engine
-from ullage.watch.exporter.exposition import METRICS, Exposition
-from ullage.watch.exporter.metric import Type
-from ullage.watch.sample import Sample
+from ullage.ground.printable import printable
+from ullage.ground.protocol.job import Job
+from ullage.operate.doors.metric import Type
+from ullage.operate.watch.alerts.engine import Engine
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
+from ullage.operate.watch.exporter.exposition import METRICS, Exposition
+from ullage.operate.watch.sample import Sample
 
 GIB = 2**30
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -12,8 +12,8 @@ import pytest
 from benchmarks import alert_rules
 from tests.rows import each
 
-from ullage.watch.alerts.defaults import DEFAULTS
-from ullage.watch.exporter.exposition import METRICS
+from ullage.operate.watch.alerts.rules_file import DEFAULTS
+from ullage.operate.watch.exporter.exposition import METRICS
 
 MONITORING = Path(__file__).parents[4] / "docs" / "monitoring"
 NAME = re.compile(r"\b(?:DCGM|ullage)_\w+")

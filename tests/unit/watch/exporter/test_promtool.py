@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ullage.watch.exporter.exposition import Exposition
-from ullage.watch.sample import Sample
+from ullage.operate.watch.exporter.exposition import Exposition
+from ullage.operate.watch.sample import Sample
 
 MONITORING = Path(__file__).parents[4] / "docs" / "monitoring"
 # dcgm-exporter's label, whose name promtool would write otherwise.

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from ullage.api.listen import Exporter, open_exporter
-from ullage.doors import asgi_server, protocol
-from ullage.doors.address import parse_address
-from ullage.errors import SpecError
-from ullage.protocol.options.watch import WatchOptions
-from ullage.watch.exporter.exposition import Page
-from ullage.watch.sample import Sample
+from ullage.ground.address import parse_address
+from ullage.ground.errors import SpecError
+from ullage.operate.doors import asgi_server, protocol
+from ullage.operate.watch.exporter.exposition import Page
+from ullage.operate.watch.sample import Sample
+from ullage.verbs.watch.listen_function import Exporter, open_exporter
+from ullage.verbs.watch.options import WatchOptions
 
 TOKEN = "0123456789abcdef0123"
 Start = Callable[..., Exporter]

@@ -12,8 +12,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from ullage.watch.exporter.metric import Metric, Point, Type
-from ullage.watch.exporter.text_format import write_page
+from ullage.operate.doors.metric import Metric, Point, Type
+from ullage.operate.doors.text_format import write_page
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 METRICS = (

@@ -1,1 +1,0 @@
-"""The public interface, `import ullage`: one file per verb, each a result record and a function."""

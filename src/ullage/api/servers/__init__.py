@@ -1,1 +1,0 @@
-"""Servers of models: their logs, and the search for one."""

@@ -1,1 +1,0 @@
-"""Serving, in closed form: weights, KV cache, and what an engine takes besides."""

@@ -1,1 +1,0 @@
-"""Training, in closed form: a training loop played on tensors without values."""

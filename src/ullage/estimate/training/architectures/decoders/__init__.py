@@ -1,1 +1,0 @@
-"""Decoder language models, with attention, with state-space layers, and with experts."""

@@ -1,1 +1,0 @@
-"""Image models: vision transformers, convolutional networks, diffusion models."""

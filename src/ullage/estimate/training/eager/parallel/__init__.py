@@ -1,1 +1,0 @@
-"""Operators of training that is spread over ranks: sharding, sequences, rings, stages."""

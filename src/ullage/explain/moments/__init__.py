@@ -1,1 +1,0 @@
-"""Steps, phases and peaks of a trace, and how memory changes between them."""

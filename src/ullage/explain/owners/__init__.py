@@ -1,1 +1,0 @@
-"""Who owned the memory: categories, modules, call sites and names."""

@@ -1,1 +1,0 @@
-"""Servers by what they print: logs of vLLM and SGLang, and saved pages of their metrics."""

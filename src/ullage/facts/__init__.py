@@ -1,0 +1,1 @@
+"""What is known without a run: GPUs, and families of models."""

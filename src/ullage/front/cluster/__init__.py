@@ -1,1 +1,0 @@
-"""The front's policy where another program has the sockets: a request router of Ray Serve."""

@@ -1,1 +1,0 @@
-"""The decisions of the front, without input or output: every function is given the time."""

@@ -1,1 +1,0 @@
-"""The front as a program: an ASGI application between clients and engines."""

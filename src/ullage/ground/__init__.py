@@ -1,0 +1,3 @@
+"""The lowest row, of the standard library alone: units, errors, files, tables of options, native
+libraries.
+"""

@@ -1,1 +1,0 @@
-"""The parts between a loader of batches and the step that uses them."""

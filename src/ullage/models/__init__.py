@@ -1,1 +1,0 @@
-"""The known models: read from a Hugging Face config.json, or built in."""

@@ -1,1 +1,0 @@
-"""Builds the C parts, and locates their libraries."""

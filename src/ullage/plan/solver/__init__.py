@@ -1,1 +1,0 @@
-"""The optimisation problem of a plan, and the ways to solve it."""

@@ -1,1 +1,0 @@
-"""The allocator of the device: its events, counters, history and failures."""

@@ -1,1 +1,0 @@
-"""One rank of a distributed job without its peers."""

@@ -1,1 +1,0 @@
-"""Who owns device memory: claims by modules, optimizers and names of the program."""

@@ -1,1 +1,0 @@
-"""Requests that a scenario replays against a function of the program."""

@@ -1,1 +1,0 @@
-"""Values that programs branch on: known ones, and assumptions about unknown ones."""

@@ -1,1 +1,0 @@
-"""Weights whose values are not needed: initialisation is skipped, and files can be dummies."""

@@ -1,1 +1,0 @@
-"""The views and documents of results: which blocks and fields they have; computes nothing."""

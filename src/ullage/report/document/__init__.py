@@ -1,1 +1,0 @@
-"""Documents for programs: what --json prints, one file per verb."""

@@ -1,1 +1,0 @@
-"""Documents in the trace event format, for ui.perfetto.dev and chrome://tracing."""

@@ -1,1 +1,0 @@
-"""HTML pages and drawings, one file per verb."""

@@ -1,1 +1,0 @@
-"""Text reports for the terminal, one file per verb."""

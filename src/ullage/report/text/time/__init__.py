@@ -1,1 +1,0 @@
-"""Parts of reports about the time of a step."""

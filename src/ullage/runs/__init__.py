@@ -1,1 +1,0 @@
-"""How jobs are run, singly and many: from a job to the report of its run."""

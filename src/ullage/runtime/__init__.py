@@ -1,1 +1,0 @@
-"""The parts that run beside a training: the guard, which survives an out-of-memory error."""

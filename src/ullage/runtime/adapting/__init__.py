@@ -1,1 +1,0 @@
-"""Forecasts what the next batch needs, and changes the rung before it fails."""

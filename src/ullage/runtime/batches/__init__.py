@@ -1,1 +1,0 @@
-"""How large a batch of a guarded step can be."""

@@ -1,1 +1,0 @@
-"""The memory of the host, which rungs that offload take."""

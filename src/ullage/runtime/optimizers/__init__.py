@@ -1,1 +1,0 @@
-"""The step of an optimizer, and the update of averages, finished after an error."""

@@ -1,1 +1,0 @@
-"""How the ranks of a distributed training agree that one of them has run out of memory."""

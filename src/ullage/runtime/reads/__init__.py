@@ -1,1 +1,0 @@
-"""Reads of many tensors before each step."""

@@ -1,1 +1,0 @@
-"""Requests to a model, answered again under a leaner cache."""

@@ -1,1 +1,0 @@
-"""Tensors of which each rank has a part (DTensor): their parts, version counters, collectives."""

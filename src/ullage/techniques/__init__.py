@@ -1,1 +1,0 @@
-"""Techniques that make a training job take less memory: what each does, and how it is applied."""

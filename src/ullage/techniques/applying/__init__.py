@@ -1,1 +1,0 @@
-"""How a plan is applied to a running program, and undone."""

@@ -1,1 +1,0 @@
-"""Activations, parameters and states in host memory: copies, streams, pinned slabs."""

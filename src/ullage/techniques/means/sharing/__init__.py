@@ -1,1 +1,0 @@
-"""Training that ranks share: their groups, their batches, and parameters that are split."""

@@ -1,1 +1,0 @@
-"""GPU memory in tests: the parts of the pytest plugin."""

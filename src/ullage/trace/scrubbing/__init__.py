@@ -1,1 +1,0 @@
-"""Snapshots without what is private in them."""

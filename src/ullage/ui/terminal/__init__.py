@@ -1,1 +1,0 @@
-"""Pages in the terminal, which ssh carries as well."""

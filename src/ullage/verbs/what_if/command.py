@@ -1,0 +1,29 @@
+"""`ullage what-if`: replays a snapshot under other settings of the allocator."""
+
+from __future__ import annotations
+
+from ullage.verbs.command_line.command import command
+from ullage.verbs.command_line.output import Output
+from ullage.verbs.command_line.streams import ANSWER_IS_NO
+from ullage.verbs.explain.options import WhatIfOptions
+
+
+@command()
+def what_if_command(options: WhatIfOptions, output: Output) -> int:
+    """Replay a memory snapshot under other settings of the allocator, or on another GPU.
+
+    \b
+    ullage what-if snapshot.pickle
+    ullage what-if snapshot.pickle --gpu l4
+
+    FILE is as for `ullage explain`, and has a trace.
+
+    Exits with 0, or with 1 if a GPU was named and has memory for it under no setting.
+    """
+    from ullage.verbs.what_if.function import what_if
+    from ullage.verbs.what_if.text import what_if_blocks
+
+    output.check()
+    result = what_if.act(options)
+    exit_code = 0 if result.report.has_room else ANSWER_IS_NO
+    return output.give(result, what_if_blocks(result.report), exit_code=exit_code)

@@ -1,0 +1,69 @@
+"""What other settings of the allocator would have reserved: what `ullage what-if` and
+`ullage.what_if` are.
+
+    found = ullage.what_if("snapshot.pickle", gpu="l4")
+    found.recommended, found.report.lower_bound_bytes
+    print(found.text())
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ullage.ground.protocol.option import takes
+from ullage.ground.protocol.plain import document_of
+from ullage.verbs.explain.options import WhatIfOptions
+
+if TYPE_CHECKING:
+    from ullage.explain.whatif.outcomes import WhatIfReport
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A snapshot's requests, made again under other settings."""
+
+    report: WhatIfReport
+
+    @property
+    def recommended(self) -> str | None:
+        """The value for PYTORCH_ALLOC_CONF; None: nothing that was tried is worth a change."""
+        best = self.report.recommended
+        return None if best is None else best.setting.text
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document, schema "ullage.what_if/1"."""
+        return document_of(self.report)
+
+    def text(self, width: int = 80) -> str:
+        """The report for people, without colour."""
+
+        from ullage.answers.text import render
+        from ullage.verbs.what_if.text import what_if_blocks
+
+        return render(what_if_blocks(self.report), width)
+
+
+@takes(WhatIfOptions)
+def what_if(options: WhatIfOptions) -> WhatIf:
+    """Replays a snapshot's allocations by the rules of torch's allocator, on a simulated GPU, under
+    every setting that may help. That torch is started only where the rules do not know a setting.
+
+    Raises:
+        SnapshotError: the file cannot be read, or holds no allocations.
+        SpecError: an option is not possible, or the recording was of another allocator.
+        EnvironmentProblem: no torch for CUDA there, or one that this ullage does not know.
+    """
+    from ullage.explain.whatif.engine import what_if as replay_under_settings
+    from ullage.log.snapshot_reader import read_snapshot
+    from ullage.players.phantom.device import choose_device
+    from ullage.players.phantom.launch import check_platform
+
+    check_platform()
+    device = choose_device(options.gpu, memory=options.memory)
+    interpreter = None if options.python is None else os.fspath(options.python)
+    snapshot = read_snapshot(Path(options.file))
+    return WhatIf(replay_under_settings(snapshot, python=interpreter, device=device))

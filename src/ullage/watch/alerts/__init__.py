@@ -1,1 +1,0 @@
-"""Alerts: rules over samples, their incidents, and where these are reported."""

@@ -1,1 +1,0 @@
-"""The meters of rules: each turns the samples into readings of GPUs, processes and jobs."""

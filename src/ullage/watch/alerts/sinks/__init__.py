@@ -1,1 +1,0 @@
-"""Where events go: the terminal, a file, a web address, a command."""

@@ -1,1 +1,0 @@
-"""Samples as metrics for Prometheus: their names, the page, and the server that answers scrapes."""

@@ -1,1 +1,0 @@
-"""NVML, through NVIDIA's own Python package: a reader for each GPU, a reason for each refusal."""

@@ -1,1 +1,0 @@
-"""How much memory other allocator settings would reserve for the requests of a snapshot."""
