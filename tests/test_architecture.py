@@ -86,20 +86,66 @@ POSITIONAL_PARAMETERS = 5
 
 # Adding a flag is a decision: it is made here too.
 FLAGS = {
-    "run": {"program", "--gpu", "--gpus", "--memory", "--capability", "--budget", "--world-size", "--rank", "--ranks", "--time", "--price", "--interconnect", "--measured", "--clock", "--python", "--steps", "--sweep", "--plan", "--guard", "--resume", "--try-remedies", "--alloc-conf", "--dummy-weights", "--assume", "--nvml", "--snapshot", "-o", "--output", "--force", "--json", "--full"},
-    "estimate": {"model", "--gpu", "--which-gpu", "--largest", "--full", "--batch", "--length", "--image", "--precision", "--gradients", "--optimizer", "--checkpointing", "--attention", "--accumulation", "--zeroes-late", "--loss", "--packed", "--compile", "--library", "--torch", "--time", "--price", "--interconnect", "--lora", "--lora-targets", "--lora-dtype", "--lora-dropout", "--quantize", "--data", "--sharding", "--buckets", "--tensor", "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline", "--stage", "--micro-batches", "--offload", "--nvme", "-o", "--output", "--force", "--json"},
-    "capacity": {"model", "parts", "--gpu", "--which-gpu", "--full", "--users", "--context", "--image", "--offload", "--traffic", "--slo", "--time", "--price", "--interconnect", "--engine", "--engine-version", "--tensor", "--weights", "--kv", "--kv-bytes", "--utilization", "--memory", "--block-size", "--batched-tokens", "--max-seqs", "--eager", "--lora-slots", "--draft", "-o", "--output", "--force", "--json"},
-    "serve": {"program", "--gpu", "--traffic", "--slo", "--python", "--loads", "--cached", "-o", "--output", "--force", "--json"},
-    "smallest": {"program", "--gpu", "--traffic", "--slo", "--allow", "--python", "-o", "--output", "--force", "--json"},
-    "record": {"program", "--mode", "--snapshot", "--python", "--kernels", "-o", "--output", "--force", "--json", "--full"},
-    "explain": {"file", "--request", "--try-remedies", "--python", "--share", "--hide", "-o", "--output", "--force", "--json", "--full"},
+    "run": {
+        "program", "--gpu", "--gpus", "--memory", "--capability", "--budget", "--world-size",
+        "--rank", "--ranks", "--time", "--price", "--interconnect", "--measured", "--clock",
+        "--python", "--steps", "--sweep", "--plan", "--guard", "--resume", "--try-remedies",
+        "--alloc-conf", "--dummy-weights", "--assume", "--nvml", "--snapshot", "-o", "--output",
+        "--force", "--json", "--full",
+    },
+    "estimate": {
+        "model", "--gpu", "--which-gpu", "--largest", "--full", "--batch", "--length", "--image",
+        "--precision", "--gradients", "--optimizer", "--checkpointing", "--attention",
+        "--accumulation", "--zeroes-late", "--loss", "--packed", "--compile", "--library",
+        "--torch", "--time", "--price", "--interconnect", "--lora", "--lora-targets",
+        "--lora-dtype", "--lora-dropout", "--quantize", "--data", "--sharding", "--buckets",
+        "--tensor", "--sequence-parallel", "--context-parallel", "--expert-parallel", "--pipeline",
+        "--stage", "--micro-batches", "--offload", "--nvme", "-o", "--output", "--force", "--json",
+    },
+    "capacity": {
+        "model", "parts", "--gpu", "--which-gpu", "--full", "--users", "--context", "--image",
+        "--offload", "--traffic", "--slo", "--time", "--price", "--interconnect", "--engine",
+        "--engine-version", "--tensor", "--weights", "--kv", "--kv-bytes", "--utilization",
+        "--memory", "--block-size", "--batched-tokens", "--max-seqs", "--eager", "--lora-slots",
+        "--draft", "-o", "--output", "--force", "--json",
+    },
+    "serve": {
+        "program", "--gpu", "--traffic", "--slo", "--python", "--loads", "--cached", "-o",
+        "--output", "--force", "--json",
+    },
+    "smallest": {
+        "program", "--gpu", "--traffic", "--slo", "--allow", "--python", "-o", "--output",
+        "--force", "--json",
+    },
+    "record": {
+        "program", "--mode", "--snapshot", "--python", "--kernels", "-o", "--output", "--force",
+        "--json", "--full",
+    },
+    "explain": {
+        "file", "--request", "--try-remedies", "--python", "--share", "--hide", "-o", "--output",
+        "--force", "--json", "--full",
+    },
     "what-if": {"file", "--gpu", "--memory", "--python", "-o", "--output", "--force", "--json"},
     "diff": {"before", "after", "-o", "--output", "--force", "--json"},
-    "watch": {"--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config", "--listen", "--token-file", "--certificate", "--key"},
-    "fit": {"program", "--gpu", "--gpus", "--memory", "--budget", "--allow", "--objective", "--price", "--ladder", "--smallest-gpu", "--minutes", "--python", "--steps", "--alloc-conf", "--dummy-weights", "--assume", "--measured", "-o", "--output", "--force", "--json"},
-    "largest": {"program", "--gpu", "--memory", "--budget", "--vary", "--multiple-of", "--allow", "--python", "--steps", "--alloc-conf", "--dummy-weights", "--assume", "-o", "--output", "--force", "--json"},
+    "watch": {
+        "--once", "--json", "--interval", "--record", "--replay", "--alerts", "--config",
+        "--listen", "--token-file", "--certificate", "--key",
+    },
+    "fit": {
+        "program", "--gpu", "--gpus", "--memory", "--budget", "--allow", "--objective", "--price",
+        "--ladder", "--smallest-gpu", "--minutes", "--python", "--steps", "--alloc-conf",
+        "--dummy-weights", "--assume", "--measured", "-o", "--output", "--force", "--json",
+    },
+    "largest": {
+        "program", "--gpu", "--memory", "--budget", "--vary", "--multiple-of", "--allow",
+        "--python", "--steps", "--alloc-conf", "--dummy-weights", "--assume", "-o", "--output",
+        "--force", "--json",
+    },
     "exec": {"program", "--plan", "--guard", "--resume", "--cap", "--python"},
-    "check": {"scenarios", "--config", "--python", "--no-cache", "-o", "--output", "--force", "--json", "--write", "--pages"},
+    "check": {
+        "scenarios", "--config", "--python", "--no-cache", "-o", "--output", "--force", "--json",
+        "--write", "--pages",
+    },
     "front": {"--config", "--check"},
     "ui": {"--port", "--no-browser", "--python"},
     "env": {"--torch", "-r", "--requirement", "--with-triton", "--python", "directory", "--force"},
