@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ullage.protocol.plain import plain
 from ullage.techniques import catalog
 from ullage.techniques.applying.apply import describe_program
 from ullage.techniques.catalog import CHECKPOINT
@@ -108,7 +109,7 @@ def replayed(model, *actions, length=256):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     plan = Plan(actions, describe_program(model, optimizer))
     ids = torch.randint(0, 100, (8, length))
-    return replaying.replay(plan, model, [optimizer], model, ((ids,), {})).document
+    return plain(replaying.replay(plan, model, [optimizer], model, ((ids,), {})))
 
 
 def main():
