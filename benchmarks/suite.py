@@ -26,6 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs" / "results" / "suite.csv"
+# What the last call of make said: the names of cases that failed, which the row only counts.
+LOG = ROOT / "build" / "suite.log"
 SET_UP = (".venv/done", ".envs/torch-newest/ullage-env.json")
 
 
@@ -49,6 +51,8 @@ def timed(target: str, directory: Path, commit: str, *words: str) -> Row:
         ["make", "--no-print-directory", *(words or (target,))],
         cwd=directory, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    LOG.parent.mkdir(exist_ok=True)
+    LOG.write_text(done.stdout + done.stderr, encoding="utf-8")
     counts = re.findall(r"=+ (.*(?:passed|failed).*) in [\d.]+s", done.stdout)
     result = "; ".join(counts) or ("done" if done.returncode == 0 else done.stderr[-200:])
     wall_s, processor_s = time.monotonic() - begun, _processor_s() - before

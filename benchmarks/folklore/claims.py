@@ -270,10 +270,10 @@ MECHANISMS = {
     "delete": Section({"run": Play("delete.py", "--gpu rtx-4090")}),
     "split": Section(
         {
-            f"{what}{number}": Play(f"split.py {what}", alloc_conf=settings)
+            f"{what}{number}": Play(f"split.py {what}", options)
             for what in ("keeping", "shrinking")
-            for number, settings in enumerate(
-                ("", "max_split_size_mb:512", "expandable_segments:True")
+            for number, options in enumerate(
+                ("", "--alloc-conf max_split_size_mb:512", "--alloc-conf expandable_segments:True")
             )
         }
     ),

@@ -1,7 +1,6 @@
 """Runs a program of this folder under `ullage run`."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -27,8 +26,7 @@ def run(play: Play, python: Path) -> Played:
         command = (sys.executable, "-c", "from ullage.cli import main; main()", "run")
         done = subprocess.run(
             [*command, *options, "--", str(HERE / program), *words],
-            cwd=directory, env={**os.environ, **play.variables},
-            capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+            cwd=directory, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
         )  # fmt: skip
     if done.returncode not in (0, 1) or not done.stdout:
         raise SystemExit(f"{play.command} ended with {done.returncode}:\n{done.stderr[-3000:]}")

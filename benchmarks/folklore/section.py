@@ -13,24 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """A program of this folder with its arguments, options of `ullage run`, and settings of
-    PyTorch's allocator.
-    """
+    """A program of this folder with its arguments, and options of `ullage run`."""
 
     program: str
     options: str = ""
-    alloc_conf: str = ""
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """Those of the environment."""
-        return {"PYTORCH_ALLOC_CONF": self.alloc_conf} if self.alloc_conf else {}
 
     @property
     def command(self) -> str:
         """What a reader types."""
-        variables = "".join(f"{name}={text}" for name, text in self.variables.items())
-        words = (variables, "ullage run", self.options, "--", f"benchmarks/folklore/{self.program}")
+        words = ("ullage run", self.options, "--", f"benchmarks/folklore/{self.program}")
         return " ".join(word for word in words if word)
 
 

@@ -122,7 +122,7 @@ def measure_step(
 
 
 def _assume(host: HostInterval, num_ranks: int) -> Iterator[str]:
-    """What every time rests on."""
+    """The assumptions of every time."""
     low, likely, high = (f"{costs.launch_s * 1e6:.0f}" for costs in host)
     yield (
         f"the host: {likely} us for each operator ({low} to {high}), assumed; the program's other "

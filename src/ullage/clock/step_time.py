@@ -27,7 +27,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a kind of work, a part of the step, or a module takes of a step.
+    """The share of a step that a kind of work, a part of the step, or a module takes.
 
     Attributes:
         name: of the kind ("matrix products"), the part ("forward", "backward", "optimizer",

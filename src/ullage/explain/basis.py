@@ -44,13 +44,13 @@ class Basis:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the bytes depend on, in alphabetical order, without sizes."""
+        """The assumptions that bytes depend on, in alphabetical order, without sizes."""
         rows = (row for row in self.assumptions if not row.is_note)
         return tuple(sorted({row.what.partition(";")[0] for row in rows}))
 
 
 def allocator_basis(records: Sequence[Record], unplayed: Sequence[Assumption] = ()) -> Basis:
-    """What the allocator's bytes rest on, over all processes, and what of others is assumed."""
+    """The basis of the allocator's bytes, over all processes."""
     order = [*AssumptionKind]
     by_record = (
         sorted((*record.basis, *_replayed(record)), key=lambda row: order.index(row.kind))

@@ -15,7 +15,7 @@ from ullage.ground.protocol.plain import As, Mark, figure
 
 
 class AssumptionKind(enum.Enum):
-    """What an assumption is about, in the order in which answers list them."""
+    """The subject of an assumption, in the order in which answers list them."""
 
     SHAPE = "shape"
     ORDER = "order"  # in which requests that run at once take memory
@@ -64,7 +64,7 @@ class Assumption:
 
     @figure
     def size_bytes(self) -> Annotated[int, As("bytes")]:
-        """Of an interval its width, of a value that was read its size."""
+        """The width of an interval, the size of a value that was read."""
         return self.likely_bytes if self.low_bytes is None else self.less_bytes + self.more_bytes
 
     @property

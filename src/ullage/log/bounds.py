@@ -15,7 +15,7 @@ class Peaks(NamedTuple):
 
 
 class Otherwise(enum.Enum):
-    """What is otherwise in a replay of the requests of a run."""
+    """The difference of a replay of the requests of a run."""
 
     COMPLETION = enum.auto()  # all work is done at once
     TUNING = enum.auto()  # Inductor's cache spares it the timing of kernels
@@ -25,7 +25,7 @@ class Otherwise(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OtherPeaks:
-    """What a device would have needed otherwise.
+    """The memory that a device would have taken otherwise.
 
     Attributes:
         what: is otherwise.

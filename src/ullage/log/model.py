@@ -368,7 +368,7 @@ class Record:
     recipe: tuple[tuple[str, str], ...] = ()
 
     def otherwise_on(self, device: int, what: Otherwise) -> OtherPeaks | None:
-        """What a device would have needed otherwise; None: no replay says so."""
+        """The memory that a device would have taken otherwise; None: no replay says so."""
         each = (other for other in self.otherwise if (other.device, other.what) == (device, what))
         return next(each, None)
 

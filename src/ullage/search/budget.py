@@ -55,7 +55,7 @@ def find_budget(device: PhantomDevice, budget: str | int | None) -> int:
 
 
 def read_semantics(allow: str) -> Semantics:
-    """What techniques may change. Raises SpecError for an unknown word."""
+    """The changes that techniques may make. Raises SpecError for an unknown word."""
     try:
         return Semantics(allow)
     except ValueError:

@@ -13,6 +13,7 @@ from ullage.act.techniques.catalog import CHECKPOINT
 from ullage.act.techniques.plan import Plan
 from ullage.act.techniques.replaying import replay as replaying
 from ullage.act.techniques.technique import Action, Place, Semantics, Technique
+from ullage.ground.protocol.plain import plain
 
 WIDTH, LAYERS = 32, 6
 BLOCKS = tuple(f"blocks.{number}" for number in range(LAYERS))
@@ -108,7 +109,7 @@ def replayed(model, *actions, length=256):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     plan = Plan(actions, describe_program(model, optimizer))
     ids = torch.randint(0, 100, (8, length))
-    return replaying.replay(plan, model, [optimizer], model, ((ids,), {})).document
+    return plain(replaying.replay(plan, model, [optimizer], model, ((ids,), {})))
 
 
 def main():

@@ -55,7 +55,7 @@ def found_at(
     change: str = "",
     is_guess: bool = False,
 ) -> Found:
-    """What a rule finds in some blocks, whose sites follow the evidence."""
+    """The finding of a rule in some blocks, whose sites follow the evidence."""
     evidence = (*evidence, *case.list_sites(blocks))
     return Found(what, evidence, gain_bytes, change, blocks, is_guess, relief)
 

@@ -33,7 +33,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a page of metrics says of the requests; None: it does not.
+    """The load of requests on a page of metrics; None: the page does not say.
 
     Attributes:
         usage_frac: of the cache.

@@ -411,7 +411,7 @@ def attention_shape(config: Config) -> Shape:
 
 
 def read_decoder(config: Config) -> Model:
-    """What a decoder of the table keeps and weighs."""
+    """The cache and weights of a decoder of the table."""
     style, shape = STYLES[config.model_type], attention_shape(config)
     kinds = layer_kinds(config)
     window = _window(config, style) if SLIDING in kinds else None
@@ -520,7 +520,7 @@ def _window(config: Config, style: Style) -> int:
 
 
 def layer_kinds(config: Config) -> tuple[str, ...]:
-    """What each layer sees: "full_attention", "sliding_attention" or "chunked_attention", or
+    """The kind of each layer: "full_attention", "sliding_attention" or "chunked_attention", or
     "linear_attention" where it keeps a state.
 
     Raises:

@@ -110,7 +110,7 @@ def sharing_stack(
 
 
 def read_gemma3n(config: Config) -> Model:
-    """What a Gemma 3n keeps and weighs."""
+    """The cache and weights of a Gemma 3n."""
     hidden, inputs = config.number("hidden_size"), config.number("altup_num_inputs")
     more = [linear(Part.MLP, hidden, hidden, None, count=2 * (inputs - 1))]
     each = [*_altup(config, hidden, inputs)]

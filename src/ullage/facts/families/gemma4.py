@@ -47,7 +47,7 @@ def gemma4_experts(config: Config) -> Mlp | None:
 
 
 def read_gemma4(config: Config) -> Model:
-    """What a Gemma 4 keeps and weighs."""
+    """The cache and weights of a Gemma 4."""
     hidden, experts = config.number("hidden_size"), gemma4_experts(config)
     each: list[Weight] = []
     if experts is not None:  # with two scales and three norms

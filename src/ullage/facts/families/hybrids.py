@@ -23,7 +23,7 @@ from ullage.facts.families.layers import Model, Part, Recurrent, Weight
 
 
 def mamba2_state(config: Config) -> Recurrent:
-    """What a Mamba 2 mixer keeps.
+    """The state of a Mamba 2 mixer.
 
     Raises:
         SpecError: heads and their width disagree with the width that they share out.
@@ -92,7 +92,7 @@ def _short_convolution(config: Config) -> Block:
 
 
 def delta_net(config: Config) -> Recurrent:
-    """What a gated delta net keeps."""
+    """The state of a gated delta net."""
     keys, values = config.number("linear_num_key_heads"), config.number("linear_num_value_heads")
     key, value = (config.number(f"linear_{name}_head_dim") for name in ("key", "value"))
     channels = 2 * keys * key + values * value
@@ -137,7 +137,7 @@ HYBRIDS: Final = tuple(_MIXERS)
 
 
 def read_hybrid(config: Config) -> Model:
-    """What a model with recurrent layers keeps and weighs."""
+    """The cache and weights of a model with recurrent layers."""
     mixer, kinds = _MIXERS[config.model_type](config), layer_kinds(config)
     full: Block = _attend(config) if FULL in kinds else ((), ())
     if config.model_type == "falcon_h1":  # attention and a state space side by side

@@ -18,7 +18,7 @@ from ullage.facts.families.layers import Index, Latent, Model, Part, Weight
 
 
 def read_latent(config: Config) -> Model:
-    """What a decoder with latent attention keeps and weighs; MTP layers are not loaded."""
+    """The cache and weights of a decoder with latent attention; MTP layers are not loaded."""
     hidden = config.number("hidden_size", least=1)
     count = config.number("num_hidden_layers", least=1)
     heads = config.number("num_attention_heads", least=1)

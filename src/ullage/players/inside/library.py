@@ -125,7 +125,7 @@ pinned_low_peak_bytes = bind("ullage_pinned_low_peak_bytes", c_uint64)
 pinned_asked_peak_bytes = bind("ullage_pinned_asked_peak_bytes", c_uint64)
 non_torch_peak_bytes = bind("ullage_non_torch_peak", c_uint64, c_int)
 peak_of_all_bytes = bind("ullage_peak_of_all", c_uint64, c_int)
-"""What all processes of the run used of a device, at its highest; 0: no other used it."""
+"""The bytes that all processes of the run used of a device, at most; 0: no other used it."""
 note_precision = bind("ullage_note_precision", None, c_void_p, c_int)
 """(address, precision): a tensor in the block there has numbers of this type (PRECISIONS)."""
 place_of = bind("ullage_place", c_int, c_int)
@@ -299,7 +299,7 @@ def basis() -> Rows:
 
 
 def outside(device: int) -> list[Assumption]:
-    """What the driver and libraries held of a device, with the interval of the highest."""
+    """The bytes that the driver and libraries held of a device: the interval of the highest."""
     return [
         Assumption(AssumptionKind.OUTSIDE, what, "", count, low, high, high)
         for what, (of_device, count, low, high) in _until_nameless(_outside, 4)

@@ -26,7 +26,7 @@ _SAME = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What the clock says of a run: its last step, and the tokens of it; 0: not known."""
+    """The times of a run: its last step, and the tokens of it; 0: not known."""
 
     step: Annotated[Interval, As("step_s")]
     num_tokens: Annotated[int, As("tokens_per_step"), Mark.NULL]

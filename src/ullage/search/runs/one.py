@@ -205,7 +205,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 
 
 def _replay_otherwise(record: Record, snapshot: Snapshot, where: Where) -> Iterator[OtherPeaks]:
-    """What PyTorch's allocator comes to when it replays the trace."""
+    """The peaks of PyTorch's allocator when it replays the trace."""
     if record.num_not_yet or record.operands:
         from ullage.explain.whatif.completion import measure_at_once
 

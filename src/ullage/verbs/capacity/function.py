@@ -1,5 +1,5 @@
-"""What a GPU holds of what is served, from configurations alone: what `ullage capacity` and
-`ullage.capacity` are.
+"""The memory and the users of a model that is served, from configurations alone:
+`ullage capacity` and `ullage.capacity`.
 
     found = ullage.capacity("llama-3.1-8b", gpu="l40s", context=32768, users=4)
     found.fits, found.estimate.concurrency
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What the answers of all kinds have in common; each has `fits`, `document` and `blocks`."""
+    """The common part of the answers of all kinds; each has `fits`, `document` and `blocks`."""
 
     estimate: Any
 
     @property
     def fits(self) -> bool | None:
-        """Of its verdict; None: it may fit, or there is none."""
+        """True if its verdict is that it fits; None: it may fit, or there is no verdict."""
         verdict: Verdict | None = self.estimate.verdict
         return None if verdict is None else verdict.fits
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 1 where not even the lower bound fits."""
+        """The exit code of the command line: 1 where not even the lower bound fits."""
         return int(self.fits is False)
 
     @property
@@ -70,7 +70,7 @@ class _Answer:
 
     @property
     def subject(self) -> str:
-        """What is served: the title of the page."""
+        """The title of the page: the model or traffic."""
         return str(self.estimate.model)
 
     def blocks(self) -> Blocks:
@@ -86,7 +86,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class ServerCapacity(_Answer):
-    """What serving a text model needs, and how many users it holds.
+    """The memory that serving a text model takes, and the number of users that it holds.
 
     Attributes:
         estimate: all that was found.
@@ -128,7 +128,7 @@ class ServerCapacity(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadCapacity(_Answer):
-    """What speech, pictures or an index of embeddings need.
+    """The memory that speech, pictures or an index of embeddings takes.
 
     Attributes:
         estimate: all that was found.
@@ -138,7 +138,7 @@ class WorkloadCapacity(_Answer):
 
     @property
     def subject(self) -> str:
-        """What is served: the title of the page."""
+        """The title of the page: the model or traffic."""
         return self.estimate.subject
 
     @property
@@ -155,7 +155,7 @@ class WorkloadCapacity(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class TrafficForecast(_Answer):
-    """What becomes of the requests of some traffic, without the engine.
+    """The latencies and preemptions of the requests of some traffic, without the engine.
 
     Attributes:
         estimate: the forecast.
@@ -173,12 +173,12 @@ class TrafficForecast(_Answer):
 
     @property
     def fits(self) -> bool:
-        """Whether every request can be answered."""
+        """True if every request can be answered."""
         return not self.estimate.num_stuck
 
     @property
     def subject(self) -> str:
-        """What is served: the title of the page."""
+        """The title of the page: the model or traffic."""
         return self.traffic.source
 
     @figure
@@ -198,7 +198,8 @@ Capacity: TypeAlias = ServerCapacity | WorkloadCapacity | TrafficForecast
 
 @takes(CapacityOptions)
 def capacity(options: CapacityOptions) -> Capacity:
-    """What a GPU holds of what is served; no torch, some milliseconds, of traffic some seconds.
+    """Estimates the memory and users of a model that is served; no torch, some milliseconds, of
+    traffic some seconds.
 
     Of a text model: what serving it needs, and how many users it holds; without a GPU only what a
     request keeps. With `time`: the seconds of a prompt of `context` tokens, and of one new token

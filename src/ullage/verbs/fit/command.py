@@ -28,7 +28,7 @@ _PATIENCE_S = 10.0
 
 
 @command(
-    most_used=("gpu", "python", "allow", "output"),
+    most_used=("gpu", "gpus", "python", "allow", "output"),
     says={"output": "Write the plan, for example plan.json; or .html, a page; repeatable."},
 )
 def fit_command(options: FitOptions, output: Output) -> int:

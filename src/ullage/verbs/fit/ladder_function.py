@@ -46,7 +46,7 @@ class FoundLadder:
 
     @property
     def exit_code(self) -> int:
-        """What the command line exits with: 0 a rung is proved for the largest size, 1 none is."""
+        """The exit code of the command line: 0 a rung is proved for the largest size, 1 none is."""
         return int(self.report.exit_code)
 
     @property

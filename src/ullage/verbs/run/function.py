@@ -94,11 +94,11 @@ class Run:
         """The findings in the snapshot of a program that fits, those that lower the peak by more
         than 10 %, the most first. Nothing is read before this is asked for.
         """
-        from ullage.explain.remedies import find_remedies
-
         is_told = any(process.findings for process in self.report.processes)
         if self.exit_code or is_told or self.snapshot is None or not self.devices:
             return ()
+        from ullage.explain.remedies import find_remedies
+
         index, least = self.devices[0].totals.index, self.peak_allocated_bytes // 10
         findings = find_remedies(self.snapshot, self.report.processes[0].record)
         worth = (each for each in findings if each.device == index and each.gain_bytes > least)

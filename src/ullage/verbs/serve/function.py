@@ -41,7 +41,7 @@ class ServedTraffic:
 
     @property
     def outcome(self) -> Outcome:
-        """What became of each request, as columns."""
+        """The outcome of each request, as columns."""
         return self.report.served.outcome
 
     @property

@@ -79,7 +79,7 @@ def watch_command(options: WatchOptions) -> int | None:
 
 
 def _enter_exporter(files: ExitStack, options: WatchOptions) -> Exporter | None:
-    """What serves metrics, until `files` is closed."""
+    """The server of metrics, until `files` is closed."""
     if options.listen is None:
         return None
     from ullage.verbs.watch.listen_command import enter_exporter

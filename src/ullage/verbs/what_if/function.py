@@ -1,5 +1,5 @@
-"""What other settings of the allocator would have reserved: what `ullage what-if` and
-`ullage.what_if` are.
+"""The memory that other settings of the allocator would have reserved: `ullage what-if` and
+`ullage.what_if`.
 
     found = ullage.what_if("snapshot.pickle", gpu="l4")
     found.recommended, found.report.lower_bound_bytes

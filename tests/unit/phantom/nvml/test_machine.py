@@ -132,7 +132,10 @@ def test_a_shell_gets_the_variable(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("nvml", "node"), "there is no NVML directory 'node'; `ullage run --nvml DIR` makes one"),
-        (("nvml", "node", "--gpus", "2"), "describe a GPU; name it with --gpu"),
+        (
+            ("nvml", "node", "--gpus", "2"),
+            "--gpus is of a GPU that is described; name it with --gpu",
+        ),
         (("nvml", "node", "--gpu", "l4", "--gpus", "0"), "no machine has 0 GPUs; expected 1 to 64"),
         (("nvml", "node", "--gpu", "l4", "--", "no-such-program"), "cannot be started: No such"),
         (("run", "--nvml", "node", "--sweep", "a=1,2", "--", "x.py"), "--nvml is for one run"),

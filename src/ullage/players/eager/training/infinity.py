@@ -42,7 +42,7 @@ NOTHING: Final = HostMemory(Interval(0, 0, 0))
 
 
 def buffers_on_device(num_parameters: int) -> Interval:
-    """Of gradients that wait to be reduced, and of parameters that are gathered and stay.
+    """The bytes of gradients that wait to be reduced and of parameters that are gathered and stay.
 
     Counts: one bucket of reduce_bucket_size, two where overlap_comm has a second; parameters that
     will be used again soon, up to stage3_max_live_parameters and what is prefetched. Ignores: that

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from ullage.log.assumptions import Assumption, AssumptionKind
 from ullage.players.inside.owners import notebook
 
 if TYPE_CHECKING:
@@ -129,9 +128,7 @@ class HostReads:
 
     def basis(self, answer: str) -> Rows:
         """The reads as in the record, all with one answer."""
-        return _basis(
-            AssumptionKind.READ, ((f"host read, {answer}", *row) for row in self.rows.items())
-        )
+        return _basis("READ", ((f"host read, {answer}", *row) for row in self.rows.items()))
 
 
 class ShapeReads:
@@ -149,10 +146,14 @@ class ShapeReads:
     def basis(self) -> Rows:
         """The shapes as in the record."""
         rows = ((f"{what}: {how}", where, row) for (what, where, how), row in self.rows.items())
-        return _basis(AssumptionKind.SHAPE, rows)
+        return _basis("SHAPE", rows)
 
 
-def _basis(kind: AssumptionKind, rows: Iterable[tuple[str, str | None, list[int]]]) -> Rows:
+def _basis(name: str, rows: Iterable[tuple[str, str | None, list[int]]]) -> Rows:
+    # Not when the program starts: it imports dataclasses.
+    from ullage.log.assumptions import Assumption, AssumptionKind
+
+    kind = AssumptionKind[name]
     return [
         Assumption(kind, what, where or "", count, likely_bytes=size).row()
         for what, where, (count, size) in rows

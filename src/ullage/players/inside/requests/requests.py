@@ -142,7 +142,7 @@ def answered_by(pid: int, run_dir: Path) -> Rows:
 
 
 def assume_order(answered: Sequence[Sequence[Any]]) -> Rows:
-    """What is assumed where requests run at once: the most that do."""
+    """The assumption where requests run at once: the most that do."""
     changes = sorted(change for row in answered for change in ((row[1], 1), (row[2], -1)))
     at_once = max(accumulate(change for _, change in changes), default=0)
     what = "in which order requests that run at once take memory"

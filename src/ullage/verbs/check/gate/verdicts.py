@@ -84,7 +84,7 @@ class Judged:
 
     @figure
     def is_less(self) -> Annotated[bool, As("takes_less")]:
-        """Whether it passes, with less memory than was locked."""
+        """True if it passes, with less memory than was locked."""
         return self.state is State.PASSED and any(
             comparison.is_less for comparison in self.comparisons
         )

@@ -118,7 +118,7 @@ def _hidden_s(kinds: Sequence[Share]) -> float:
 
 
 def _whose(report: RunReport) -> str:
-    """Of several processes, whose step is limited."""
+    """The process, of several, whose step is limited."""
     slowest = report.slowest
     if slowest is None or sum(process.time is not None for process in report.processes) < 2:
         return "Limited"

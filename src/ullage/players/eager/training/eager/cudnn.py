@@ -74,7 +74,7 @@ class Convolution(NamedTuple):
 def convolution_scratch(
     machine: Machine, direction: Direction, convolution: Convolution
 ) -> Interval:
-    """What cuDNN asks for to compute one direction of a convolution.
+    """The workspace that cuDNN asks for to compute one direction of a convolution.
 
     Counts: copies in another layout, transformed tiles, and sums that blocks of threads share.
     Ignores: kernels that cudnn.benchmark finds.

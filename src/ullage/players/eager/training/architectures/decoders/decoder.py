@@ -206,21 +206,21 @@ class Layer(Module):
         self.post_attention_layernorm = parts.norm(parts.family.norm_kind, hidden)
 
     def add_mixer(self, parts: Parts, kind: str) -> None:
-        """What looks back at earlier tokens."""
+        """Adds the module that looks back at earlier tokens."""
         if kind == LINEAR:
             self.linear_attn = parts.family.recurrent(parts)
         else:
             self.self_attn = parts.family.attention(parts, kind)
 
     def mix(self, x: Tensor, context: Context) -> Tensor:
-        """What it finds there."""
+        """Looks back at earlier tokens."""
         if self.linear_attn is None:
             return self.self_attn(x, context)
         out: Tensor = self.linear_attn(x)
         return out
 
     def make_mlp(self, parts: Parts, sizes: Mlp) -> Module:
-        """What comes after attention: an MLP, or experts."""
+        """Makes the block after attention: an MLP, or experts."""
         family = parts.family
         mlp: Module = (
             family.mixture(parts, sizes) if sizes.experts else family.mlp(parts, sizes.width)
@@ -354,7 +354,7 @@ class Decoder(LanguageModel):
         return Context(self.tables(x, kinds), masks, positions)
 
     def tables(self, x: Tensor, kinds: list[str]) -> Mapping[str, rotary.Table]:
-        """What the rotation multiplies by, for each kind of layer."""
+        """The tables that the rotation multiplies by, for each kind of layer."""
         if not self.rotated:
             return {}
         table = rotary.rotary_table(x, x.shape[1], self.rotated)

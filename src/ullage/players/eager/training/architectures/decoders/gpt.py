@@ -81,7 +81,7 @@ class GPT2Layer(base.Layer):
 
 
 class GPT(base.Decoder):
-    """What decoders from before Llama share: layer norms, and positions that are learned."""
+    """Decoders from before Llama: layer norms, and positions that are learned."""
 
     norm_kind: ClassVar[type[Norm | LayerNorm]] = LayerNorm
     rotated = 0

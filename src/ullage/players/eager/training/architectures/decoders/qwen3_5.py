@@ -101,7 +101,7 @@ class GatedDeltaNet(Module):
         self.add_projections(parts, hidden)
 
     def add_projections(self, parts: base.Parts, hidden: int) -> None:
-        """What the hidden states are multiplied by first."""
+        """Adds the first projections of the hidden states."""
         self.in_proj_qkv = parts.linear(hidden, self.state.channels)
         self.in_proj_z = parts.linear(hidden, self.values)
         self.in_proj_b = parts.linear(hidden, self.state.heads)
