@@ -1,1 +1,1 @@
-"""What is done to a job: techniques and plans, the guard, callbacks of frameworks, caches."""
+"""Changes to a job: techniques and plans, the guard, callbacks of frameworks, caches."""

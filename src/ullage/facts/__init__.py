@@ -1,1 +1,1 @@
-"""What is known without a run: GPUs, and families of models."""
+"""Facts that need no run: GPUs, and families of models."""

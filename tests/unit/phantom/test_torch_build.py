@@ -208,7 +208,7 @@ def test_a_newer_torch_is_judged_by_what_it_calls(site: Path, tmp_path: Path, ve
 
 @needs_compiler
 def test_a_missing_phantom_says_how_to_get_it(site: Path, tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match=r"ullage\.native\.build"):
+    with pytest.raises(EnvironmentProblem, match=r"ullage\.ground\.native\.build"):
         check_torch(found_torch(), tmp_path)
 
 

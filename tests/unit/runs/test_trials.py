@@ -99,8 +99,9 @@ class Pool({base}):
 """
 FIT = """
 import sys, threading
-from ullage.cli import fit, main
-fit._PATIENCE_S = 0.1
+from ullage import cli as main
+from ullage.verbs.fit import command
+command._PATIENCE_S = 0.1
 def run(options):
     thread = threading.Thread(target=options.executor.submit, args=(0,), daemon=True)
     thread.start()

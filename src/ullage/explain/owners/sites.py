@@ -46,7 +46,7 @@ _TEMPORARY = re.compile(r".*/tmp[a-z0-9_]{8}(/|\w*\.py$)")
 _NO_FILE = frozenset({"", "??", ":0", "<string>", "<stdin>"})
 _COMPILED = re.compile(r"\.(cpp|cc|cu|c|h|hpp|o|S|so(\.\d+)*)$")
 # The recorder of ullage calls torch's operations itself.
-_ULLAGE = re.compile(r"(^|/)ullage/(record|phantom)/|(^|/)torch/_ops\.py$")
+_ULLAGE = re.compile(r"(^|/)ullage/players/|(^|/)torch/_ops\.py$")
 _KEPT_PARTS = 2
 OPERATOR = re.compile(r"\bat::_ops::(\w+)::")
 _BACKWARD = re.compile(r"\btorch::autograd::generated::(\w+Backward\w*?)\d*::apply")

@@ -20,7 +20,8 @@ def file_schema() -> dict[str, Any]:
     """The JSON schema of the sections of options; other tables of the file are not looked at."""
     properties: dict[str, Any] = {}
     for name in SECTIONS:
-        verb = getattr(import_module(f"ullage.verbs.{name}.command"), f"{name}_command")
+        stem = name.replace("-", "_")
+        verb = getattr(import_module(f"ullage.verbs.{stem}.command"), f"{stem}_command")
         if isinstance(verb, Verb):
             options = {*(each.name for each in verb.params), *verb.settings}
             known: dict[str, Any] = {}
