@@ -60,14 +60,9 @@ class Place:
         )  # fmt: skip
 
     def refuse(self, *words: str, main: str = MAIN) -> str:
-        """The one message with which `ullage WORDS` is refused; a word such as "[run] price = 0" is
-        written into ullage.toml.
-        """
-        settings = [word.replace("] ", "]\n") for word in words if word.startswith("[")]
-        if settings:
-            (self.directory / "ullage.toml").write_text("\n".join((*settings, "")))
+        """The one message with which `ullage WORDS` is refused."""
         before = self.files()
-        done = self.run(*(word for word in words if not word.startswith("[")), main=main)
+        done = self.run(*words, main=main)
         assert done.returncode == 2, done.stderr
         assert done.stdout == ""
         assert done.stderr.startswith("ullage: ") and done.stderr.count("\n") == 1, done.stderr

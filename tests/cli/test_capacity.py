@@ -62,10 +62,20 @@ def test_a_servers_settings_are_those_of_the_plan(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ullage.toml").write_text(
-        '[capacity]\nengine_version = "0.28.0"\nbatched_tokens = 8192\n'
+        '[capacity]\nengine_version = "0.28.0"\nbatched_tokens = 4096\n'
         "eager = true\ncached = true\n"
     )
-    options = ("--max-seqs", "8", "--memory", "47GB", "--full", "--json")
+    # The command line holds where both say something.
+    options = (
+        "--batched-tokens",
+        "8192",
+        "--max-seqs",
+        "8",
+        "--memory",
+        "47GB",
+        "--full",
+        "--json",
+    )
     document = json.loads(call(capsys, "qwen3-8b", "--gpu", "l40s", *options)[1])
     plan = document["plan"]
     assert (plan["engine_version"], plan["max_batched_tokens"], plan["max_seqs"]) == (

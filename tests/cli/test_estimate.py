@@ -120,8 +120,9 @@ def test_the_section_holds_what_the_command_line_does_not(
     for stage in "01":
         Path("ullage.toml").write_text(f"[estimate]\nstage = {stage}\n")
         likely.append(json.loads(call(capsys, *arguments)[1])["used_bytes"])
-    Path("ullage.toml").write_text("[estimate]\nstage = 2\n")
-    code, _, err = call(capsys, *arguments)
+    # The command line holds where both say something.
+    assert likely[0] == json.loads(call(capsys, *arguments, "--stage", "0")[1])["used_bytes"]
+    code, _, err = call(capsys, *arguments, "--stage", "2")
     assert (code, err) == (2, "ullage: stage: found 2, expected from 0 to 1\n")
     Path("ullage.toml").unlink()
     assert max(likely) == json.loads(call(capsys, *arguments)[1])["used_bytes"]

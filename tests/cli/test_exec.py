@@ -139,9 +139,8 @@ def test_a_plan_and_an_option_do_not_set_the_allocator_up_both(
     place: Place, write_plan: Callable[..., str]
 ) -> None:
     plan = write_plan(SEGMENTS)
-    (place.directory / "ullage.toml").write_text('[run]\nalloc_conf = "max_split_size_mb:64"\n')
     message = place.refuse(
-        "run", "--plan", plan,
+        "run", "--plan", plan, "--alloc-conf", "max_split_size_mb:64",
         "--python", str(place.python), "--", "train.py",
     )  # fmt: skip
     assert "and the plan both set the allocator up; leave one of them out" in message

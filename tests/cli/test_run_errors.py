@@ -87,15 +87,15 @@ def test_what_cannot_be_run_is_refused(place: Place, words: tuple[str, ...], mes
         (("--sweep", "batch=1,2", "--snapshot", "s.pickle"), "a sweep keeps no snapshots"),
         (("--sweep", "batch=1,2", "-o", "t.perfetto.json"), "would hold a timeline, which this"),
         (("--sweep", "batch=1,2", "-o", "page.html"), "end it in one of .json, .svg, .png, .pdf"),
-        (("--time", "[run] price = 0"), "price=0.0 is not a price"),
+        (("--time", "--price", "0"), "price=0.0 is not a price"),
         (("--sweep", "batch=1,2", "-o", "taken.svg"), "'taken.svg' exists; give another name"),
         (("--sweep", "batch=1,2", "-o", "a.svg", "-o", "a.svg"), "both name 'a.svg'"),
         (("-o", "p.svg"), "'p.svg' would hold a plot, which this answer does not have"),
         (
-            ('[run] interconnect = "fast"',),
+            ("--interconnect", "fast"),
             "interconnect 'fast'; expected such as 'nvlink', 'pcie'",
         ),
-        (("--time", '[run] interconnect = "fast"'), "expected such as 'nvlink'"),
+        (("--time", "--interconnect", "fast"), "expected such as 'nvlink'"),
         (("--clock", "slow"), "'slow' is not one of 'real', 'virtual'"),
     ],
 )
@@ -227,8 +227,9 @@ def test_a_wrong_allocator_setting_ends_the_program_with_torchs_own_message(
     place: Place, thin_python: Path, setting: str, messages: tuple[str, ...]
 ) -> None:
     (place.directory / "uses_gpu.py").write_text("import torch\ntorch.zeros(1, device='cuda')\n")
-    (place.directory / "ullage.toml").write_text(f'[run]\nalloc_conf = "{setting}"\n')
-    done = place.run("run", "--python", str(thin_python), "--", "uses_gpu.py")
+    done = place.run(
+        "run", "--alloc-conf", setting, "--python", str(thin_python), "--", "uses_gpu.py"
+    )
     assert done.returncode == 3
     errors = [line for line in done.stderr.splitlines() if "Error: " in line]
     assert any(message in errors[0] for message in messages)

@@ -111,12 +111,10 @@ def test_a_forecast_needs_no_engine(say: Say, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_request_that_never_fits_the_cache_is_the_answer_no(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    say: Say,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "ullage.toml").write_text('[capacity]\nkv_bytes = "256MiB"\n')
     traffic = "poisson:rate=1,prompt=3000,output=200,duration=5s"
-    code, text, _ = say("capacity", MODEL, "--traffic", traffic)
+    code, text, _ = say("capacity", MODEL, "--traffic", traffic, "--kv-bytes", "256MiB")
     assert code == 1 and "the cache is too small" in text
 
 

@@ -180,7 +180,13 @@ def test_a_wrong_option_meets_torchs_own_error(find: Find, settings: str) -> Non
 REGISTERED = "pinned_use_cuda_host_register:True,pinned_num_register_threads:4"
 # Each way in, with other settings, and what they do to alloc_settings.py.
 WAYS = {
-    "option": (('[run] alloc_conf = "expandable_segments:True"',), ()),
+    "option": (
+        (
+            "--alloc-conf",
+            "expandable_segments:True",
+        ),
+        (),
+    ),
     "old variable": ((), (("PYTORCH_CUDA_ALLOC_CONF", "pinned_reserve_segment_size_mb:64"),)),
     "old variable, rounding": ((), (("PYTORCH_CUDA_ALLOC_CONF", "roundup_power2_divisions:4"),)),
     "new variable": ((), (("PYTORCH_ALLOC_CONF", f"{REGISTERED},roundup_power2_divisions:4"),)),
@@ -249,7 +255,13 @@ def test_the_new_variable_reaches_the_program(run_way: RunWay, torch_version: st
 
 
 def test_an_unknown_option_ends_the_program_with_torchs_own_error(run_program: RunProgram) -> None:
-    outcome = run_program("alloc_settings.py", options=('[run] alloc_conf = "no_such_option:1"',))
+    outcome = run_program(
+        "alloc_settings.py",
+        options=(
+            "--alloc-conf",
+            "no_such_option:1",
+        ),
+    )
     assert outcome.exit_code == 3
     assert outcome.document["verdict"] == "failed"
     assert any(words in outcome.stderr for words in UNKNOWN)
@@ -257,7 +269,11 @@ def test_an_unknown_option_ends_the_program_with_torchs_own_error(run_program: R
 
 def test_the_drivers_own_allocator_runs_and_is_assumed(run_program: RunProgram) -> None:
     outcome = run_program(
-        "async_backend.py", options=('[run] alloc_conf = "backend:cudaMallocAsync"',)
+        "async_backend.py",
+        options=(
+            "--alloc-conf",
+            "backend:cudaMallocAsync",
+        ),
     )
     assert outcome.exit_code == 0, outcome.stderr
     said = outcome.printed

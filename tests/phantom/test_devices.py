@@ -126,7 +126,7 @@ def test_a_copy_between_devices_goes_by_way_of_a_temporary_where_there_is_no_pee
 
 
 def test_expandable_segments_are_seen_by_peers(run_program: RunProgram) -> None:
-    options = (*TWO, '[run] alloc_conf = "expandable_segments:True"')
+    options = (*TWO, "--alloc-conf", "expandable_segments:True")
     found = run_program("devices/asks.py", options=options).printed
     assert found["copied"] == [0, 0]
     assert found["taken"] == 80 * MIB  # such segments grow by 20 MiB
@@ -150,7 +150,7 @@ def test_devices_can_be_hidden(run_program: RunProgram, visible: str, count: int
 def test_accelerate_spreads_a_model_over_the_devices(
     run_program: RunProgram, device_map: str
 ) -> None:
-    options = ("--gpus", "4", "[run] dummy_weights = true")
+    options = ("--gpus", "4", "--dummy-weights")
     outcome = run_program("devices/device_map.py", device_map, options=options)
     assert outcome.exit_code == 0, outcome.stderr
     found, devices = outcome.printed, outcome.document["devices"]

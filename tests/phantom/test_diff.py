@@ -75,7 +75,7 @@ PAIRS = {
     ),
     "another setting of the allocator": Pair(
         (), None, "setting expandable_segments",
-        options=('[run] alloc_conf = "expandable_segments:True"',),
+        options=("--alloc-conf", "expandable_segments:True",),
     ),
 }  # fmt: skip
 BY_DAY = {"twice the batch", "checkpointing left out", "another optimizer", "more layers"}

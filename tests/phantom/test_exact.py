@@ -22,7 +22,10 @@ pytestmark = [pytest.mark.phantom, pytest.mark.fresh]
 RunProgram = Callable[..., Any]
 
 MIB = 2**20
-EXPANDABLE = ('[run] alloc_conf = "expandable_segments:True"',)
+EXPANDABLE = (
+    "--alloc-conf",
+    "expandable_segments:True",
+)
 GPT2 = "gpt2/gpt2_check.py"
 CASES = {
     "peaks": ("peaks.py", ()),

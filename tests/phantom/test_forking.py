@@ -81,7 +81,13 @@ def test_the_program_of_a_run_is_forked(run_program: RunProgram, tmp_path: Path)
         "with open(f'/proc/{os.getppid()}/cmdline') as file:\n"
         "    print(json.dumps(file.read().split('\\0')))\n"
     )
-    for options in ((), ('[run] alloc_conf = "expandable_segments:True"',)):
+    for options in (
+        (),
+        (
+            "--alloc-conf",
+            "expandable_segments:True",
+        ),
+    ):
         told = run_program(str(tmp_path / "parent.py"), options=options).printed
         assert told[1].endswith("the program to come"), options
 

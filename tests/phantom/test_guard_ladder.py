@@ -24,10 +24,9 @@ TIMEOUT_S = 1800
 
 def fit(python: Path, path: Path, ladder: str, program: Path, *words: str) -> tuple[int, str]:
     """The exit code of `ullage fit --ladder`, and what it printed."""
-    (path.parent / "ullage.toml").write_text("[fit]\nsteps = 2\n")
     done = subprocess.run(
         [
-            sys.executable, "-c", MAIN, "fit", *GPU, "--ladder", ladder, "-o",
+            sys.executable, "-c", MAIN, "fit", *GPU, "--ladder", ladder, "--steps", "2", "-o",
             str(path), "--python", str(python), "--", str(program), *words,
         ],
         check=False, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=path.parent,

@@ -54,7 +54,7 @@ def test_a_step_is_timed_with_the_factors_of_a_recording(
     recording = tmp_path / "recording.pickle"
     fields = plain.snapshot["ullage"] | {"measured": measured}
     recording.write_bytes(pickle.dumps({**plain.snapshot, "ullage": fields}))
-    options = (f'[run] measured = "{recording}"', "--steps", "4")
+    options = ("--measured", str(recording), "--steps", "4")
     corrected = run_program("kernel_times.py", options=options).document["time"]
     assert any("1.50 times the clock's seconds" in line for line in corrected["basis"])
     before, after = (

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.phantom
 RunProgram = Callable[..., Any]
 
 PROGRAM = "large_models.py"
-DUMMY = ("[run] dummy_weights = true",)
+DUMMY = ("--dummy-weights",)
 REAL = ("[run] real_init = true",)
 GIB = 2**30
 NUMBERS_7B = 6_738_415_616

@@ -107,7 +107,7 @@ def test_another_variable_in_multiples_as_it_is(thin_python: Path, tmp_path: Pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert (document["schema"], document["variable"]) == ("ullage.api.largest/1", "length")
+    assert (document["schema"], document["variable"]) == ("ullage.largest/1", "length")
     (answer,) = document["answers"]
     assert document["largest"] == document["as_it_is"] == answer["size"]
     assert answer["size"] % 64 == 0 and answer["beyond"] == answer["size"] + 64

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = [pytest.mark.phantom, pytest.mark.slow]
 RunProgram = Callable[..., Any]
-OPTIONS = ("[run] dummy_weights = true",)
+OPTIONS = ("--dummy-weights",)
 # So that nothing asks the network.
 OFFLINE = (("HF_HUB_OFFLINE", "1"),)
 UNUSED = "dummy_weights made nothing up"

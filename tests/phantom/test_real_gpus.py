@@ -43,7 +43,10 @@ class Recording:
 
 
 BASIC = "basic_transformer.py"
-EXPANDABLE = ('[run] alloc_conf = "expandable_segments:True"',)
+EXPANDABLE = (
+    "--alloc-conf",
+    "expandable_segments:True",
+)
 RECORDINGS = [
     Recording("silmont_probe", ("attention_probe.py",), "2.6", "a100-80gb", 97),
     Recording("nothan_train", ("rope_transformer.py",), "2.6", "rtx-4090", 19_464, is_whole=False),

@@ -59,7 +59,10 @@ def test_a_setting_is_replayed_before_it_is_advised(
     again = run_program(
         "fragmented.py",
         pieces,
-        options=('[run] alloc_conf = "expandable_segments:True"',),
+        options=(
+            "--alloc-conf",
+            "expandable_segments:True",
+        ),
         gpu="t4",
     )
     assert again.document["verdict"] == verdict
@@ -73,7 +76,12 @@ def test_a_setting_that_was_run_and_did_not_help_says_so(run_program: RunProgram
     settings = [one for one in findings if "expandable_segments" in one["change"]]
     assert [one["tried"]["makes_it_fit"] for one in settings] == ["no"]
     again = run_program(
-        *program, options=('[run] alloc_conf = "expandable_segments:True"',), gpu="rtx-2060"
+        *program,
+        options=(
+            "--alloc-conf",
+            "expandable_segments:True",
+        ),
+        gpu="rtx-2060",
     )
     assert again.document["verdict"] == "out_of_memory"
 

@@ -68,9 +68,21 @@ def test_a_file_that_contradicts_itself_is_said_to(thin_python: Path, tmp_path: 
 RUNS = {
     "streams and an emptied cache": ((), ()),
     "a private pool": (("pool",), ()),
-    "expandable segments": (("pool",), ('[run] alloc_conf = "expandable_segments:True"',)),
+    "expandable segments": (
+        ("pool",),
+        (
+            "--alloc-conf",
+            "expandable_segments:True",
+        ),
+    ),
     "memory is short": (("retries",), ()),
-    "blocks that are not cut": ((), ('[run] alloc_conf = "max_split_size_mb:32"',)),
+    "blocks that are not cut": (
+        (),
+        (
+            "--alloc-conf",
+            "max_split_size_mb:32",
+        ),
+    ),
 }
 
 
@@ -92,7 +104,7 @@ def test_what_another_setting_would_reserve_is_what_the_program_then_reserves(
     recorded = run_program(PROGRAM, gpu="l4")
     report = replay(recorded.directory / "snapshot.pickle", thin_python, OTHERS)
     (told,) = [one.outcome for one in report.tried if one.setting == setting]
-    then = run_program(PROGRAM, gpu="l4", options=(f'[run] alloc_conf = "{setting.text}"',))
+    then = run_program(PROGRAM, gpu="l4", options=("--alloc-conf", setting.text))
     for kind in ("requested", "allocated", "reserved"):
         assert getattr(told, f"peak_{kind}_bytes") == then.device[f"peak_{kind}_bytes"]
     if setting == EXPANDABLE:

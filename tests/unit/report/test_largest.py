@@ -92,7 +92,7 @@ def test_only_what_is_surely_faster_is_called_the_fastest(report: LargestReport)
 
 def test_the_document_has_each_answer(report: LargestReport) -> None:
     document = json.loads(json.dumps(document_of(report)))
-    assert document["schema"] == "ullage.api.largest/1"
+    assert document["schema"] == "ullage.largest/1"
     assert (document["largest"], document["as_it_is"], document["exit_code"]) == (20, 10, 0)
     assert document["fastest_per_unit"] == "unchanged"
     best, plain = document["answers"]

@@ -171,7 +171,7 @@ class LargestReport(SizedReport):
             first.
     """
 
-    SCHEMA: ClassVar[str] = "ullage.api.largest/1"
+    SCHEMA: ClassVar[str] = "ullage.largest/1"
 
     step: Annotated[int, As("multiple_of")]
     as_it_is: Annotated[Answer | None, Only("size")]

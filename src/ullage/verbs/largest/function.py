@@ -54,7 +54,7 @@ class Largest:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.api.largest/1"."""
+        """The document, schema "ullage.largest/1"."""
         return document_of(self.report)
 
     def text(self, width: int = 80) -> str:

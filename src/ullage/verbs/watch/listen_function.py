@@ -75,8 +75,8 @@ def open_exporter(options: WatchOptions) -> Exporter:
         raise SpecError("certificate and key go together; give both, or neither")
     if not address.is_loopback and options.token_file is None and options.certificate is None:
         raise SpecError(
-            f"--listen {address} can be reached from other machines; write token_file, or "
-            "certificate and key, into [watch] of ullage.toml, or listen at 127.0.0.1"
+            f"--listen {address} can be reached from other machines; add --token-file, or "
+            "--certificate and --key, or listen at 127.0.0.1"
         )
     token = None if options.token_file is None else read_token(options.token_file)
     tls = None

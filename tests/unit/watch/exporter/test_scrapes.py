@@ -312,7 +312,7 @@ def test_options_that_do_not_go_together(
     short = tmp_path / "short"
     short.write_text("abc\n")
     for options, message in (
-        (WatchOptions(listen="0.0.0.0:0"), "can be reached from other machines; write token_file"),
+        (WatchOptions(listen="0.0.0.0:0"), "can be reached from other machines; add --token-file"),
         (WatchOptions(listen="0", certificate=cert), "certificate and key go together"),
         (WatchOptions(listen="0", key=key), "certificate and key go together"),
         (
