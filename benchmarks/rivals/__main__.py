@@ -121,7 +121,7 @@ def _hub(hf: Any, config: Path, num_parameters: int) -> Iterator[None]:
 
 
 def of_servers(folders: Sequence[Path]) -> Iterator[Answer]:
-    """ridgepoint and `ullage estimate --serve` about the cache that vLLM printed at its start."""
+    """ridgepoint and `ullage capacity` about the cache that vLLM printed at its start."""
     sys.path += map(str, folders)  # ridgepoint needs huggingface_hub
     import ridgepoint
     from ridgepoint import hf

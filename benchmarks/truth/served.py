@@ -26,7 +26,7 @@ _TIMES: Final = {"ttft_s": "first token", "tpot_s": "each token", "e2e_s": "end 
 
 
 def estimated_starts(_: Options) -> Iterator[Case]:
-    """Bytes for the cache that published starts printed, and `ullage estimate --serve`."""
+    """Bytes for the cache that published starts printed, and `ullage capacity`."""
     for one in (*starts.outcomes(), *starts.outcomes(is_other=True)):
         name, source = one.start["name"], "starts, estimate"
         key = Key(source, name, "cache")

@@ -1,4 +1,4 @@
-"""The answer of `ullage estimate --serve`: what an engine needs, and how many users it holds.
+"""The answer of `ullage capacity`: what an engine needs, and how many users it holds.
 
     plan = ServingPlan(gpu=find_gpu("h100-80gb"), context=32768, users=20)
     answer = estimate_serving(read_config("path/to/model"), plan)
