@@ -35,7 +35,8 @@ def write_page(results: dict[str, Any]) -> None:
             f"The engine is vLLM {first['engine']['version']} on the phantom, started as `vllm "
             "serve` starts it, with CUDA graphs, its own scheduler and blocks "
             "([serve.md](../guide/serve.md)). Hours and curve are of the device alone "
-            "(`host_time = "none"` in `ullage.toml`); the measured servers below have the host's time."
+            "(`host_time` is none in `ullage.toml`); the measured servers below have the host's "
+            "time."
         ),
     ]
     parts += [hour_part(results[name]) for name in ("code", "conv") if name in results]

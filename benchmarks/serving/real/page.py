@@ -216,8 +216,8 @@ LATENCIES: Final = (
     "say users, tokens of prompts and of answers; *conv* is `azure-conv` at 20 requests a "
     "second. Median errors: time to the first token **{ttft_s:.0%}** (worst {worst:.0%}), for "
     "each token after it **{tpot_s:.0%}**, end to end **{e2e_s:.0%}**. Without the host's time "
-    "(`host_time = "none"` in `ullage.toml`): {bare_ttft_s:.0%}, {bare_tpot_s:.0%}, {bare_e2e_s:.0%}. The host's "
-    "figures were read off these runs ([below](#what-the-host-takes)), none of them off a "
+    "(`host_time` is none in `ullage.toml`): {bare_ttft_s:.0%}, {bare_tpot_s:.0%}, "
+    "{bare_e2e_s:.0%}. The host's figures were read off these runs ([below](#what-the-host-takes)), none of them off a "
     "latency; the device's are the clock's own. Blind figures, of another server: "
     "[serve.md](serve.md#measured-servers)."
 )
