@@ -218,7 +218,8 @@ LATENCIES: Final = (
     "each token after it **{tpot_s:.0%}**, end to end **{e2e_s:.0%}**. Without the host's time "
     "(`host_time` is none in `ullage.toml`): {bare_ttft_s:.0%}, {bare_tpot_s:.0%}, "
     "{bare_e2e_s:.0%}. The host's figures were read off these runs "
-    "([below](#what-the-host-takes)), none of them off a latency; the device's are the clock's own. Blind figures, of another server: "
+    "([below](#what-the-host-takes)), none of them off a latency; the device's "
+    "are the clock's own. Blind figures, of another server: "
     "[serve.md](serve.md#measured-servers)."
 )
 LATENCY_HEAD: Final = (

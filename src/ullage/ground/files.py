@@ -56,7 +56,7 @@ def check_writable(path: Path, *, force: bool) -> None:
     if is_stream(path):
         return
     if os.path.lexists(path) and not force:
-        raise SpecError(f"{str(path)!r} exists; give another name, or remove it")
+        raise SpecError(f"{str(path)!r} exists; give another name, or --force to overwrite it")
     if not path.parent.is_dir():
         raise SpecError(
             f"there is no directory {str(path.parent)!r} to write {path.name!r} into; make it first"

@@ -33,5 +33,5 @@ def largest_command(options: LargestOptions, output: Output) -> int:
     files = () if result.plan is None else output.output
     for path in files:
         if result.plan is not None:
-            result.plan.save(path)
+            result.plan.save(path, force=output.force)
     return replace(output, output=()).give(result, largest_blocks(result.report), files)
