@@ -70,10 +70,7 @@ def _make_directory(path: Path, *, force: bool) -> Path:
         make_directory(path)
         old = sorted(path.glob("rank*.pickle"))
         if old and not force:
-            raise SpecError(
-                f"{str(old[0])!r} exists; give another directory, or --force to replace those of "
-                "all ranks"
-            )
+            raise SpecError(f"{str(old[0])!r} exists; give another directory, or --force")
         for snapshot in old:
             snapshot.unlink()
     except OSError as error:
