@@ -29,7 +29,7 @@ from training import LENGTH, VOCABULARY, Block, Faults
 from ullage.ground.errors import SpecError
 
 STEPS = 2
-RUNTIME = f"ullage{os.sep}runtime"
+RUNTIME = os.sep.join(("ullage", "act", "guard"))
 
 
 class Tokens(Dataset):
