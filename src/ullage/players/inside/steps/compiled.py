@@ -63,7 +63,7 @@ class Compiled(Part):
             hidden = around(lambda: bool(has_any()), self._hide, self._show)
             self._patches.replace(modules, "_has_any_global_hook", hidden)
         # Dynamo looks into every frame that a kernel in Python runs: all of ours are skipped.
-        dynamo.trace_rules.add("ullage.record")
+        dynamo.trace_rules.add("ullage.players.inside")
         # Callbacks of the program's own may come and go, so the calls of all of them are watched.
         handler = dynamo.callback.callback_handler
         for name, note in (
