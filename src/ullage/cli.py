@@ -40,8 +40,8 @@ _NUM_YOUNG = 50_000
 _LIVE_ON = {"front", "ui", "watch"}
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
-# What people do -> its verbs -> what --help says. The command of a verb is in the file of its name
-# in this package. Help must not load what a verb needs.
+# What people do -> its verbs -> what --help says. The command of a verb is in its folder of verbs/.
+# Help must not load what a verb needs.
 GROUPS = {
     "Predict": {
         "run": "Run a program on a simulated GPU; report whether it fits.",

@@ -1,6 +1,6 @@
 """All techniques, by name: the one table in which a new technique is entered.
 
-To add a technique, write `techniques/NAME.py` with its `Technique`, enter it below and add its rows
+To add a technique, write `NAME.py` here with its `Technique`, enter it below and add its rows
 to the tables of docs (tests/unit/techniques/test_catalog.py says which rows are missing). The
 search, the reports and `Plan` read all they need from the `Technique`.
 """

@@ -46,7 +46,7 @@ _TEMPORARY = re.compile(r".*/tmp[a-z0-9_]{8}(/|\w*\.py$)")
 _NO_FILE = frozenset({"", "??", ":0", "<string>", "<stdin>"})
 _COMPILED = re.compile(r"\.(cpp|cc|cu|c|h|hpp|o|S|so(\.\d+)*)$")
 # The recorder of ullage calls torch's operations itself.
-_ULLAGE = re.compile(r"(^|/)ullage/players/|(^|/)torch/_ops\.py$")
+ULLAGE_FRAME = re.compile(r"(^|/)ullage/players/|(^|/)torch/_ops\.py$")
 _KEPT_PARTS = 2
 OPERATOR = re.compile(r"\bat::_ops::(\w+)::")
 _BACKWARD = re.compile(r"\btorch::autograd::generated::(\w+Backward\w*?)\d*::apply")
@@ -156,7 +156,7 @@ def _describe_cpp(stacks: Stacks, stack: int) -> str:
 def _rank(file: str) -> int:
     if not has_python_file(file):
         return _CPP
-    if _ULLAGE.search(file):
+    if ULLAGE_FRAME.search(file):
         return _WATCHING
     if _TORCH.search(file):
         return _TORCHS

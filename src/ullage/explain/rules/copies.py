@@ -10,7 +10,7 @@ import numpy as np
 
 from ullage.explain.moments.course import Phase
 from ullage.explain.moments.spikes import find_brief
-from ullage.explain.owners.sites import has_python_file
+from ullage.explain.owners.sites import ULLAGE_FRAME, has_python_file
 from ullage.explain.rules.case import Case
 from ullage.explain.rules.rule import Found, Kind, Rule, found_at
 from ullage.ground.units import KIB
@@ -219,9 +219,7 @@ def _births_by_function(case: Case) -> Iterator[Int64Array]:
             file, name = frames.file[number], frames.function[number]
             if "torch::autograd::" in name:
                 break  # backward is of no function
-            if not has_python_file(file) or "ullage/players/inside/" in file:
-                continue
-            if file.endswith("torch/_ops.py"):
+            if not has_python_file(file) or ULLAGE_FRAME.search(file):
                 continue
             if "torch/" not in file or name in {"softmax", "log_softmax"}:
                 if "torch/" in file:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -154,12 +154,12 @@ def check_files(*options: tuple[str, Path | None], force: bool) -> None:
     """Raises SpecError where a file that an option names cannot be written, or two name the same:
     before the work, not after it.
     """
+    from ullage.ground.files import check_writable
+
     taken: dict[Path, str] = {}
     for option, path in options:
         if path is None:
             continue
-        from ullage.ground.files import check_writable
-
         check_writable(path, force=force)
         if path.absolute() in taken:
             other = taken[path.absolute()]
@@ -201,9 +201,11 @@ def write_result(
     A reader that has ended (`ullage run ... | head`) needs no more; any other failure is reported.
     """
     names, problems = list(files), list(problems)
+    # Once, though a file and standard output may both take it.
+    text = cache(lambda: json.dumps(answer.document, indent=2))
     for path in output.output:
         try:
-            written = _write(answer, path, force=output.force)
+            written = _write(answer, text, path, force=output.force)
         except (OSError, SnapshotError, SpecError) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or error
             problems.append(f"{str(path)!r} could not be written: {why}")
@@ -213,7 +215,7 @@ def write_result(
                 problems.append(_moved(path, written))
     try:
         if output.as_json:
-            click.echo(json.dumps(answer.document, indent=2))
+            click.echo(text())
         else:
             show()
         for name in names:
@@ -231,7 +233,7 @@ def write_result(
     return not problems
 
 
-def _write(answer: Any, path: Path, *, force: bool) -> Path:
+def _write(answer: Any, text: Callable[[], str], path: Path, *, force: bool) -> Path:
     """Writes the part of an answer that goes into a file of this ending."""
     from ullage.ground.files import write_text
 
@@ -242,7 +244,7 @@ def _write(answer: Any, path: Path, *, force: bool) -> Path:
         return Path(answer.plot(path, force=force))
     if part != "document":
         return Path(answer.export(path, force=force))
-    return write_text(json.dumps(answer.document, indent=2) + "\n", path, force=force)
+    return write_text(text() + "\n", path, force=force)
 
 
 def _moved(path: Path, written: object) -> str:
