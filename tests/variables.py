@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ullage.ground.protocol.variables import (
-    ASSUME,
     CAP,
     CAP_NOTES,
     CLOCK,
     COMPLETION,
     DESCRIBE,
     DEVICE,
-    DUMMY_WEIGHTS,
     GUARD,
     INPUTS,
     LIBRARIES,
     NUM_DEVICES,
     NVML,
+    OPTIONS,
     PARENT,
     PHANTOM,
     PLAN,
@@ -26,14 +25,11 @@ from ullage.ground.protocol.variables import (
     PREFORK,
     PROGRESS,
     RANK,
-    REAL_INIT,
     RECORD,
     RECORDING,
     REPLAY,
     RUN_DIR,
     SNAPSHOT,
-    STEPS,
-    VALUES,
     VIRTUAL_TIME,
     WARM,
 )
@@ -158,7 +154,12 @@ VARIABLES: Final = (
         _LAUNCH,
         ("players/phantom/bootstrap.py", "players/phantom/csrc/machine/publish.c"),
     ),
-    Variable(STEPS, "the number of steps after which the program ends", _LAUNCH, _RECORDER),
+    Variable(
+        OPTIONS,
+        "the options of `ullage run`, each by its name: a JSON object",
+        _LAUNCH,
+        _RECORDER,
+    ),
     Variable(
         PROGRESS,
         "the file to which each step appends",
@@ -172,17 +173,6 @@ VARIABLES: Final = (
         "the GPU and the links by which the program's own clocks go",
         _LAUNCH,
         ("players/phantom/bootstrap.py",),
-    ),
-    Variable(REAL_INIT, "1: weights on the CPU are really initialised", _LAUNCH, _RECORDER),
-    Variable(
-        DUMMY_WEIGHTS, "1: weight files that are missing get dummy content", _LAUNCH, _RECORDER
-    ),
-    Variable(VALUES, "0: small values are not computed on the CPU; default 1", _LAUNCH, _RECORDER),
-    Variable(
-        ASSUME,
-        "what is assumed of unknown values: nonzero=half,experts=balanced; absent: the worst case",
-        _LAUNCH,
-        _RECORDER,
     ),
     Variable(
         RANK,

@@ -30,6 +30,7 @@ from benchmarks.speed.measure import (
 from ullage.players.phantom.device import choose_device
 from ullage.players.phantom.launch import LIBRARY_DIR, LaunchOptions, make_environment
 from ullage.players.phantom.torch_build import check_torch, find_torch
+from ullage.verbs.run.options import RunOptions
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -67,7 +68,10 @@ class Bench:
 
     def on_phantom(self, *program: str, is_recorded: bool, has_real_init: bool = False) -> Command:
         """The program on the phantom without `ullage run` around it."""
-        device, options = choose_device(self.gpu), LaunchOptions(has_real_init=has_real_init)
+        device, options = (
+            choose_device(self.gpu),
+            LaunchOptions(RunOptions((), real_init=has_real_init)),
+        )
         environment = make_environment(self.scratch, device, self.build, options)
         return Command(
             (self.python, *program), environment | {"ULLAGE_RECORD": str(int(is_recorded))}

@@ -135,7 +135,7 @@ def _failure_of(result: RunReport, job: Job) -> _Failure | None:
         process=processes[0],
         report=report,
         limit_bytes=room_of(device.shortage).limit_bytes,
-        num_steps=min(steps, job.options.steps or steps),
+        num_steps=min(steps, job.options.run.steps or steps),
         deadline_s=time.monotonic() + patience,
     )
 
@@ -161,7 +161,11 @@ def _endless(failure: _Failure) -> Job:
     return replace(
         job,
         device=replace(job.device, is_unlimited=True),
-        options=replace(job.options, steps=failure.num_steps, has_snapshot=False),
+        options=replace(
+            job.options,
+            run=replace(job.options.run, steps=failure.num_steps),
+            has_snapshot=False,
+        ),
     )
 
 
@@ -227,10 +231,11 @@ def _run_one(
     from ullage.explain.remedies import EXPANDABLE, sets_allocator
 
     if sets_allocator(finding):
-        if failure.job.options.alloc_conf:
+        if failure.job.options.run.alloc_conf:
             return None
         say(f"trying remedies: {EXPANDABLE}")
-        options = replace(plans.job.options, alloc_conf=EXPANDABLE)
+        options = plans.job.options
+        options = replace(options, run=replace(options.run, alloc_conf=EXPANDABLE))
         limited = replace(plans.job, device=failure.job.device, options=options)
         (report,) = plans.trials.run([limited])
         return _judge(report, f"run with {EXPANDABLE}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -48,10 +49,13 @@ def test_the_phantom_comes_before_what_was_there() -> None:
 
 
 def test_options_become_variables_and_those_of_an_outer_run_do_not_leak() -> None:
-    made = environment(LaunchOptions("expandable_segments:True", steps=3, has_real_init=True))
-    assert made["ULLAGE_STEPS"] == "3" and made["ULLAGE_REAL_INIT"] == "1"
+    made = environment(
+        LaunchOptions(RunOptions((), alloc_conf="expandable_segments:True", steps=3))
+    )
+    assert json.loads(made["ULLAGE_OPTIONS"])["steps"] == 3
     assert made["PYTORCH_ALLOC_CONF"] == made["PYTORCH_CUDA_ALLOC_CONF"]
-    assert "ULLAGE_STEPS" not in environment(LaunchOptions(), ULLAGE_STEPS="9")
+    inner = environment(LaunchOptions(), ULLAGE_OPTIONS=made["ULLAGE_OPTIONS"])
+    assert json.loads(inner["ULLAGE_OPTIONS"])["steps"] is None
 
 
 @pytest.mark.parametrize("platform", ["linux", "windows"])
@@ -68,7 +72,7 @@ def test_another_platform_is_refused() -> None:
 
 def test_fewer_than_one_step_is_refused() -> None:
     with pytest.raises(SpecError, match="1 or more"):
-        environment(LaunchOptions(steps=0))
+        environment(LaunchOptions(RunOptions((), steps=0)))
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from ullage.players.phantom.device import PhantomDevice
 from ullage.players.phantom.launch import LaunchOptions, make_environment, run_directory, start
 from ullage.players.phantom.program import UserProgram, resolve_program
 from ullage.players.phantom.torch_build import TorchBuild, check_torch, find_torch
+from ullage.verbs.run.options import RunOptions
 
 REPLAYER = program_path("allocator_replay")
 _TAIL_BYTES = 2000
@@ -189,7 +190,7 @@ def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mappin
             for number, order in enumerate(orders)
         ]
         listed.write_text(json.dumps(texts), encoding="utf-8")
-        options = LaunchOptions(alloc_conf="")
+        options = LaunchOptions(RunOptions((), alloc_conf=""))
         environment = make_environment(directory, where.device, build, options)
         # The child is not recorded, and the caller's environment hides neither device nor cache.
         environment |= {RECORD: "0", "CUDA_VISIBLE_DEVICES": "0"}

@@ -7,6 +7,7 @@ run = RunVariables.from_environment(os.environ)
 from __future__ import annotations
 
 import enum
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -63,7 +64,7 @@ _PATH: Final = _Form(Path)
 _NUMBER: Final = _Form(int)
 _FLAG: Final = _Form(lambda text: text == "1", lambda is_set: str(int(is_set)))
 _PLATFORM: Final = _Form(Platform, lambda platform: platform.value)
-_WORDS: Final = _Form(lambda text: tuple(text.split(",")), ",".join)
+_OBJECT: Final = _Form(json.loads, json.dumps)
 _RANK: Final = _Form(LoneRank.parse, lambda lone: f"{lone.rank}/{lone.world_size}/{lone.mail}")
 
 
@@ -80,7 +81,7 @@ class _Variables:
         for each in fields(self):
             value, form = getattr(self, each.name), each.metadata["form"]
             name = each.metadata["name"]
-            is_unset = value in (None, ()) or value is each.default is False
+            is_unset = value in (None, {}) or value is each.default is False
             environment[name] = None if is_unset else form.write(value)
         return environment
 
@@ -102,22 +103,17 @@ class RunVariables(_Variables):
 
     Attributes:
         run_dir: the directory of the run.
+        options: the options of `ullage run`, by the names of the fields of `RunOptions`.
         device: the device's properties, as the native library reads them.
         libraries: the versions of NVIDIA's libraries, likewise.
         num_devices: how many devices there are.
         platform: the system whose driver's order of addresses they have.
         parent: the number of the process with which this one ends; None: it may outlive it.
         progress: the file to which each step appends; None: nobody reads it.
-        max_steps: after how many steps the program ends; None: when it likes.
         has_snapshot: whether a memory snapshot is written.
         has_clock: whether what streams are given is logged, for the clock.
         virtual_time: the GPU and the links by which the program's own clocks go, such as
             "h100-80gb|nvlink"; empty: they are real.
-        has_real_init: whether weights on the CPU are really initialised.
-        has_dummy_weights: whether missing weight files get dummy content.
-        has_values: whether small values are computed on the CPU.
-        assumptions: what is assumed of unknown values, such as "nonzero=half"; empty: the worst
-            case.
         lone_rank: the rank that is played without its peers, if any.
         inputs: the directory in which each process notes the files that it reads; None: none does.
         nvml: the directory in which each process tells NVML programs what it uses of the devices;
@@ -125,20 +121,18 @@ class RunVariables(_Variables):
     """
 
     run_dir: Path = field(metadata=_in(variables.RUN_DIR, _PATH))
+    options: Mapping[str, Any] = field(
+        default_factory=dict, metadata=_in(variables.OPTIONS, _OBJECT)
+    )
     device: str = field(default="", metadata=_in(variables.DEVICE, _TEXT))
     libraries: str = field(default="", metadata=_in(variables.LIBRARIES, _TEXT))
     num_devices: int = field(default=1, metadata=_in(variables.NUM_DEVICES, _NUMBER))
     platform: Platform = field(default=Platform.LINUX, metadata=_in(variables.PLATFORM, _PLATFORM))
     parent: int | None = field(default=None, metadata=_in(variables.PARENT, _NUMBER))
     progress: Path | None = field(default=None, metadata=_in(variables.PROGRESS, _PATH))
-    max_steps: int | None = field(default=None, metadata=_in(variables.STEPS, _NUMBER))
     has_snapshot: bool = field(default=True, metadata=_in(variables.SNAPSHOT, _FLAG))
     has_clock: bool = field(default=False, metadata=_in(variables.CLOCK, _FLAG))
     virtual_time: str = field(default="", metadata=_in(variables.VIRTUAL_TIME, _TEXT))
-    has_real_init: bool = field(default=False, metadata=_in(variables.REAL_INIT, _FLAG))
-    has_dummy_weights: bool = field(default=False, metadata=_in(variables.DUMMY_WEIGHTS, _FLAG))
-    has_values: bool = field(default=True, metadata=_in(variables.VALUES, _FLAG))
-    assumptions: tuple[str, ...] = field(default=(), metadata=_in(variables.ASSUME, _WORDS))
     lone_rank: LoneRank | None = field(default=None, metadata=_in(variables.RANK, _RANK))
     inputs: Path | None = field(default=None, metadata=_in(variables.INPUTS, _PATH))
     nvml: Path | None = field(default=None, metadata=_in(variables.NVML, _PATH))

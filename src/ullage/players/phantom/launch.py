@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 from ullage.ground.errors import EnvironmentProblem, SpecError
 from ullage.ground.native.libraries import LIBRARY_DIR, PHANTOM
+from ullage.ground.protocol.plain import plain
 from ullage.ground.protocol.run import LoneRank, PlanVariables, Platform, RunVariables
 from ullage.ground.protocol.variables import GUARD, RUN_DIR
-from ullage.players.inside.values.assume import WORST_CASE, Assumed
 from ullage.players.phantom.caches import compiler_variables, without_spaces
 from ullage.players.phantom.device import PhantomDevice
 from ullage.players.phantom.insistence import insist
@@ -41,6 +41,7 @@ from ullage.players.phantom.orphan_processes import end_orphans
 from ullage.players.phantom.program import UserProgram, put_before
 from ullage.players.phantom.rank import Rank
 from ullage.players.phantom.torch_build import TorchBuild
+from ullage.verbs.run.options import RunOptions
 
 if TYPE_CHECKING:
     from ullage.act.techniques.plan import Plan
@@ -100,6 +101,7 @@ _NVIDIA_SMI = "ullage.players.phantom.nvidia_smi"
 PROGRESS_FILE = "progress"
 PLAN_FILE = "plan.json"
 _POLL_S = 0.1
+_DEFAULTS = RunOptions(())
 _MAX_SIGNALS = 3  # a program that hangs in its own handler of Ctrl-C is ended by the third
 
 
@@ -108,12 +110,8 @@ class LaunchOptions:
     """The options of a program's run, apart from the device.
 
     Attributes:
-        alloc_conf: what PYTORCH_ALLOC_CONF is set to; None leaves that of the environment.
-        steps: the number of steps after which it stops; None: it runs to its end.
-        has_snapshot, has_values: whether a snapshot is written, and small values are computed.
-        has_real_init: whether weights on the CPU are really initialised.
-        has_dummy_weights: whether missing weight files get dummy content.
-        assumed: what is assumed of unknown values.
+        run: the options of `ullage run` that say how it runs; its process reads them whole.
+        has_snapshot: whether a snapshot is written.
         rank, mail: the rank that is played without its peers, and what such ranks share.
         num_devices: how many devices there are, all alike; None: one, or those of a rank's node.
         variables: environment variables, in addition to the parent's.
@@ -121,19 +119,13 @@ class LaunchOptions:
         plan: the plan that is applied to the model; None: none.
         describes, replays: whether the model is described, and the plan replayed on the CPU.
         chooses_rungs: whether it is described for the rungs of a guard that is given none.
-        has_clock, has_virtual_time, interconnect: whether steps are timed, the program's own clocks
-            follow the device, and the links between GPUs, if named.
+        has_clock: whether steps are timed.
         measured: kernels of a recording, which correct the times; None: none do.
-        timeout_s, platform: when it is ended, if ever; the driver's order of addresses.
+        timeout_s: when it is ended, if ever.
     """
 
-    alloc_conf: str | None = None
-    steps: int | None = None
+    run: RunOptions = _DEFAULTS
     has_snapshot: bool = True
-    has_real_init: bool = False
-    has_dummy_weights: bool = False
-    has_values: bool = True
-    assumed: Assumed = WORST_CASE
     rank: Rank | None = None
     mail: Path | None = None
     num_devices: int | None = None
@@ -143,13 +135,10 @@ class LaunchOptions:
     describes: bool = False
     chooses_rungs: bool = False
     has_clock: bool = False
-    interconnect: str | None = None
-    has_virtual_time: bool = False
     replays: bool = False
     nvml: Path | None = None
     measured: KernelTimes | None = None
     timeout_s: float | None = None
-    platform: Platform = Platform.LINUX
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +180,9 @@ def make_environment(
     Raises:
         SpecError: a number of steps below 1.
     """
-    if options.steps is not None and options.steps < 1:
-        raise SpecError(f"steps={options.steps} is not a number of steps; expected 1 or more")
+    steps, alloc_conf = options.run.steps, options.run.alloc_conf
+    if steps is not None and steps < 1:
+        raise SpecError(f"steps={steps} is not a number of steps; expected 1 or more")
     rank = options.rank
     environment = dict(os.environ if base is None else base) | dict(options.variables)
     environment |= rank.variables() if rank else {}
@@ -211,34 +201,28 @@ def make_environment(
         environment.pop(name, None)  # not inherited from a run around this one
         if value is not None:
             environment[name] = value
-    if options.alloc_conf is not None:
+    if alloc_conf is not None:
         # The second name is that of older versions; both set differently is an error in some.
-        environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = (
-            options.alloc_conf
-        )
+        environment["PYTORCH_ALLOC_CONF"] = environment["PYTORCH_CUDA_ALLOC_CONF"] = alloc_conf
     return environment
 
 
 def _run_variables(
     run_dir: Path, device: PhantomDevice, build: TorchBuild, options: LaunchOptions
 ) -> RunVariables:
-    rank, is_worst_case = options.rank, options.assumed == WORST_CASE
+    rank, run = options.rank, options.run
     return RunVariables(
         run_dir=run_dir,
+        options=plain(run),
         device=device.environment_text(),
         libraries=build.libraries_text(),
         num_devices=options.num_devices or (rank.local_world_size if rank else 1),
-        platform=options.platform,
+        platform=Platform(run.platform),
         parent=os.getpid(),
         progress=run_dir / PROGRESS_FILE,
-        max_steps=options.steps,
         has_snapshot=options.has_snapshot,
         has_clock=options.has_clock,
-        virtual_time=f"{device.model}|{options.interconnect or ''}" * options.has_virtual_time,
-        has_real_init=options.has_real_init,
-        has_dummy_weights=options.has_dummy_weights,
-        has_values=options.has_values,
-        assumptions=() if is_worst_case else tuple(options.assumed.text().split(",")),
+        virtual_time=f"{device.model}|{run.interconnect or ''}" * (run.clock == "virtual"),
         lone_rank=LoneRank(rank.number, rank.world_size, options.mail or run_dir) if rank else None,
         inputs=options.inputs,
         nvml=options.nvml,

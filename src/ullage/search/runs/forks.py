@@ -234,7 +234,7 @@ def at_start(job: Job) -> tuple[object, ...]:
     program, options = job.program, job.options
     of_plan = {} if options.plan is None else options.plan.variables
     variables = tuple(sorted({**options.variables, **of_plan}.items()))
-    return program.python, program.directory, _head(job), options.alloc_conf, variables
+    return program.python, program.directory, _head(job), options.run.alloc_conf, variables
 
 
 def _head(job: Job) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ullage.ground.errors import SpecError
 from ullage.ground.native.libraries import LIBRARY_DIR
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from ullage.act.techniques.plan import Plan
     from ullage.log.kernel_times import KernelTimes
 
+# What is run, where its files are, and who hears of it: this process alone needs to know.
+_OF_PARENT: dict[str, Any] = {"program": ()} | dict.fromkeys((
+    "sweep", "ranks", "plan", "guard", "python", "measured", "nvml", "snapshot", "say",
+    "on_progress", "on_failure",
+))  # fmt: skip
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -53,19 +58,13 @@ def make_options(options: RunOptions) -> LaunchOptions:
         raise SpecError(f"clock={options.clock!r}; expected 'real' or 'virtual'")
     measured = None if options.measured is None else _read_kernels(options.measured, is_virtual)
     is_timed = _names_links(options.interconnect) or options.time or options.price is not None
+    Assumed.parse(options.assume)
+    _parse_platform(options.platform)
     return LaunchOptions(
-        alloc_conf,
-        options.steps,
+        replace(options, **_OF_PARENT),
         has_snapshot=False,
-        has_real_init=options.real_init,
-        has_dummy_weights=options.dummy_weights,
-        has_values=options.values,
-        assumed=Assumed.parse(options.assume),
         plan=plan,
-        platform=_parse_platform(options.platform),
         has_clock=is_timed or is_virtual or measured is not None,
-        interconnect=options.interconnect,
-        has_virtual_time=is_virtual,
         measured=measured,
     )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ullage.ground.errors import EnvironmentProblem, SnapshotError
 from ullage.ground.printable import hide_secrets
+from ullage.ground.protocol.run import Platform
 from ullage.players.phantom.caches import unused_cache
 from ullage.players.phantom.launch import (
     PROGRESS_FILE,
@@ -158,7 +159,7 @@ def _with_times(report: RunReport, job: Job) -> RunReport:
     from ullage.search.runs.timing import time_process
 
     options = job.options
-    links, measured = options.interconnect, options.measured
+    links, measured = options.run.interconnect, options.measured
     processes = tuple(
         replace(process, time=time_process(process.record, job.device.gpu, links, measured))
         for process in report.processes
@@ -193,7 +194,7 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     where = Where(job.program.python, job.build, job.device)
     try:
         if snapshot is None:
-            return measure_by_events(record, where, job.options.platform)
+            return measure_by_events(record, where, Platform(job.options.run.platform))
         trace = read_snapshot(Path(snapshot), has_record=False)
         if job.build.chooses_by_address:
             record = replace(record, otherwise=measure_other_order(trace, where))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from ullage.ground.protocol.run import RunVariables
 from ullage.players.inside.allocator.history import History
@@ -22,21 +23,26 @@ from ullage.players.inside.weights.dummy_vision_weights import MadeUpVision
 from ullage.players.inside.weights.dummy_weights import MadeUpWeights
 from ullage.players.inside.weights.weights import SkippedWeights
 
+if TYPE_CHECKING:
+    from ullage.verbs.run.options import RunOptions
+
 
 def record_run(torch: ModuleType, run: RunVariables) -> Recorder:
     """The recorder of such a process."""
+    # Each field is there: the record itself need not be imported beside the program.
+    options = cast("RunOptions", SimpleNamespace(**run.options))
     history, file = History(torch), RecordFile(lambda: directory.find_paths())
-    recorder = Recorder(torch, file, history, is_run=True, max_steps=run.max_steps)
+    recorder = Recorder(torch, file, history, is_run=True, max_steps=options.steps)
     recorder.has_holders = run.has_snapshot
     directory = RunDirectory(recorder, run)
     note, phases = recorder.shapes.note, recorder.phases
-    weights = SkippedWeights(torch, is_on=not run.has_real_init)
+    weights = SkippedWeights(torch, is_on=not options.real_init)
     phases.values = values = Values(
-        torch, weights, Assumed.parse(run.assumptions), recorder.unseen, recorder.shapes,
-        is_following=run.has_values,
+        torch, weights, Assumed.parse(options.assume), recorder.unseen, recorder.shapes,
+        is_following=options.values,
     )  # fmt: skip
     dummies: list[Part] = []
-    if run.has_dummy_weights:
+    if options.dummy_weights:
         directory_of_dummies = run.run_dir / "weights"
         made_up = MadeUpWeights(torch, directory_of_dummies, recorder.warnings.append)
         weights.is_made_up = made_up.holds
@@ -53,7 +59,7 @@ def record_run(torch: ModuleType, run: RunVariables) -> Recorder:
         *dummies,
         values,
         Timed(note),
-        *([Kernels(torch, values)] if run.has_values else ()),
+        *([Kernels(torch, values)] if options.values else ()),
         LoneRanks(torch, run.lone_rank, note),
         directory,
     ]
