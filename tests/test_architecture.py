@@ -441,6 +441,36 @@ def test_every_module_is_reached_from_an_entrance() -> None:
     assert sorted(modules().keys() - reached) == []
 
 
+IN_A_TEXT = re.compile(r"\bullage(?:/[a-z_]+){2,}|^ullage(?:\.[a-z_]+){2,}$")
+NOT_OURS = {"ullage.schema.json"}
+
+
+def named_in_texts(path: Path) -> set[str]:
+    """The files, folders, modules and members of ullage that a file's texts name:
+    "ullage/act/guard", "ullage.act.guard", ("ullage", "act", "guard").
+    """
+    names: set[str] = set()
+    for node in nodes_of(path):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= set(IN_A_TEXT.findall(node.value))
+        elif isinstance(node, ast.Tuple):
+            words = [each.value for each in node.elts if isinstance(each, ast.Constant)]
+            if words[2:] and words[0] == "ullage" and len(words) == len(node.elts):
+                names.add("/".join(map(str, words)))
+    return names - NOT_OURS
+
+
+def test_what_a_text_names_of_ullage_is_there() -> None:
+    """A file that moves leaves such texts behind, and no import says so."""
+    for path in (*FILES, *sorted(ROOT.glob("tests/programs/**/*.py"))):
+        for name in named_in_texts(path):
+            place = SOURCE.parent / name.replace(".", "/")
+            # Of a module, a text may name a member.
+            places = (place, place.with_suffix(".py"), place.parent.with_suffix(".py"))
+            is_public = "." in name and name.split(".")[1] in ullage.__all__
+            assert is_public or any(each.exists() for each in places), f"{path}: {name}"
+
+
 def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes below a tree's root but those that only a type checker looks at."""
     waiting = [tree]

@@ -135,6 +135,8 @@ def test_every_kind_has_a_page(model: str) -> None:
         (("gpt2", "--slo", "ttft=1s"), "--slo has no effect on a server"),
         (("gpt2", "--length", "8"), "no such option"),
         (("gpt2", "-o", "s.pickle"), "would hold a log, which this answer does not have"),
+        (("gpt2", "-o", "s.txt"), "ends in .txt, which says nothing"),
+        (("gpt2", "--slo", "ttft=1s"), "no effect on a server; give --traffic, or leave it out"),
         (("whisper-tiny", "--users", "4", "--kv", "fp8"), "--kv has no effect on speech"),
         (("whisper-tiny", "--gpu", "l4"), "how many streams of speech"),
         (("sd15-unet", "clip-vit-l14"), "found 0 VAEs and 1 others"),

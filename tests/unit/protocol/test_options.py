@@ -195,6 +195,13 @@ def test_a_file_that_others_may_write_is_not_obeyed(
     assert "[run] is not read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("given", [{"length": "512"}, {"batch": 2.5}])
+def test_a_function_refuses_what_is_not_the_number_it_expects(given: dict[str, Any]) -> None:
+    ((name, value),) = given.items()
+    with pytest.raises(SpecError, match=rf"^{name}={value!r} is not a whole number"):
+        ullage.estimate_training("gpt2", **given)
+
+
 def test_an_editor_gets_a_schema() -> None:
     sections = file_schema()["properties"]
     assert {*sections} == {*SECTIONS}

@@ -18,6 +18,7 @@ Python function (`takes`) follow.
 from __future__ import annotations
 
 import inspect
+import numbers
 import os
 import shlex
 import types
@@ -27,6 +28,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
+from ullage.ground.errors import SpecError
 from ullage.ground.protocol.plain import From, Mark, Misfit, NumberRange, at_least
 
 P = ParamSpec("P")
@@ -85,6 +87,7 @@ class HelpSection:
 ARGUMENT, OPTIONS = HelpSection(""), HelpSection("Options")
 # Of the section in ullage.toml and of the Python function, not of the command line.
 SETTINGS = HelpSection("Settings")
+_NUMBERS: Mapping[Any, type] = {int: numbers.Integral, float: numbers.Real}
 _KNOWN: dict[Any, Mapping[str, tuple[Any, Any, Option | None]]] = {}
 
 
@@ -161,6 +164,16 @@ def share(kind: Callable[..., T], options: object, **given: object) -> T:
     return kind(**{name: value for name, value in same.items() if name in names} | given)
 
 
+def _check_numbers(options: object) -> None:
+    """Raises SpecError where a field of a number has something else: a text, say."""
+    for name, (kind, _, _) in options_of(type(options)).items():
+        expected = _NUMBERS.get(written(kind))
+        value = getattr(options, name)
+        if expected is not None and value is not None and not isinstance(value, expected):
+            what = "a number" if expected is numbers.Real else "a whole number"
+            raise SpecError(f"{name}={value!r} is not {what}; expected {what}, without quotes")
+
+
 class Takes(Protocol[P, T_contra, A_co]):
     """A function that is called with the fields of a record."""
 
@@ -176,7 +189,9 @@ def takes(record: Callable[P, T]) -> Callable[[Callable[[T], A]], Takes[P, T, A]
 
     def wrap(act: Callable[[T], A]) -> Takes[P, T, A]:
         def call(*args: P.args, **kwargs: P.kwargs) -> A:
-            return act(record(*args, **kwargs))
+            options = record(*args, **kwargs)
+            _check_numbers(options)
+            return act(options)
 
         kind, function = cast("type", record), cast("Any", call)
         lines = [

@@ -22,7 +22,7 @@ from ullage.ground.protocol.option import flag_of, options_of, takes
 from ullage.ground.protocol.plain import As, Mark, document_of, figure
 from ullage.ground.units import parse_bytes
 from ullage.players.eager.term import ESTIMATE_SCHEMA
-from ullage.verbs.capacity.options import CapacityOptions
+from ullage.verbs.capacity.options import TRAFFIC, CapacityOptions
 from ullage.verbs.serve.function import GPU
 
 if TYPE_CHECKING:
@@ -235,7 +235,9 @@ def _serve(options: CapacityOptions, kind: str, source: Found) -> Capacity:
     answer, read = _KINDS[kind]
     for name, (_, default, option) in options_of(CapacityOptions).items():
         if name not in read and getattr(options, name) not in (None, default):
-            raise SpecError(f"{flag_of(name, option)} has no effect on {kind}; leave it out")
+            is_of_traffic = option is not None and option.section == TRAFFIC.title
+            remedy = "give --traffic, or leave it out" if is_of_traffic else "leave it out"
+            raise SpecError(f"{flag_of(name, option)} has no effect on {kind}; {remedy}")
     return answer(options, source)
 
 

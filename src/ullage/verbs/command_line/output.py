@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OUTPUT = HelpSection("Output")
 PLOTS: Final = (".svg", ".png", ".pdf")
 TIMELINE: Final = ".perfetto.json"
-# What of an answer goes into a file of this ending; the document goes into any other.
+# What of an answer goes into a file of this ending; the document into .json, or one without any.
 _PARTS: Final = {
     ".html": "page", **dict.fromkeys(PLOTS, "plot"), TIMELINE: "timeline", ".pickle": "log",
     ".ullage": "log", ".folded": "flame graph", ".csv": "table of blocks",
@@ -86,12 +86,15 @@ class Output:
         """
         for path in self.output:
             ending = ending_of(path)
-            if ending in _PARTS and ending not in endings:
-                known = ", ".join((".json", *endings))
-                raise SpecError(
-                    f"{str(path)!r} would hold a {_PARTS[ending]}, which this answer does not "
-                    f"have; end it in one of {known}"
+            known = (".json", *endings)
+            if ending and ending not in known:
+                part = _PARTS.get(ending)
+                why = (
+                    f"would hold a {part}, which this answer does not have"
+                    if part
+                    else (f"ends in {ending}, which says nothing of what is to be written")
                 )
+                raise SpecError(f"{str(path)!r} {why}; end it in one of {', '.join(known)}")
             if ending in PLOTS:
                 from ullage.answers.plot import check_plot
 

@@ -215,9 +215,10 @@ def estimate_diffusion(sampler: Sampler, gpu: str | Entry | None = None) -> Work
         size = sum(stage.passed.weight_bytes for stage in stages)
         waiting = exact("weights", size, "where they wait for their stage")
         places.append(Place("host", None, (waiting,)))
+    noun = "image" if sampler.images == 1 else "images"
     return WorkloadEstimate(
         "diffusion",
-        f"{sampler.denoiser.name}: {sampler.images:,} images of {sampler.side:,} pixels a side",
+        f"{sampler.denoiser.name}: {sampler.images:,} {noun} of {sampler.side:,} pixels a side",
         None if device is None else device.slug,
         tuple(places),
         tuple(
