@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,7 @@ class TrainingRecording:
         log: Log | None = None,
     ) -> None:
         self._path = None if path is None else Path(path)
-        self._mode, self._ring, self._every, self._publish = mode, ring, every, publish
-        self._log = log
+        self._new = partial(Recording, mode=mode, ring=ring, every=every, publish=publish, log=log)
         self._recording: Recording | None = None
         self.path: Path | None = None
         """The file that was written last; None: none was."""
@@ -73,12 +73,6 @@ class TrainingRecording:
     def _end_at_exit(self) -> None:
         """No framework tells every callback that a training failed: the interpreter does."""
         self.end(getattr(sys, "last_value", None))
-
-    def _new(self, path: Path | None) -> Recording:
-        return Recording(
-            path, mode=self._mode, ring=self._ring, every=self._every, publish=self._publish,
-            log=self._log,
-        )  # fmt: skip
 
 
 def _of_rank(path: Path | None, rank: int | None) -> Path | None:

@@ -65,13 +65,11 @@ def is_out_of_memory(torch: ModuleType, error: BaseException) -> bool:
         return False
     message = str(error)
     if _NO_ENGINE in message:
-        return torch.cuda.is_initialized() and _has_run_out(torch)
+        return torch.cuda.is_initialized() and any(
+            torch.cuda.memory_stats(index).get("num_ooms", 0)
+            for index in range(torch.cuda.device_count())
+        )
     return any(words in message for words in _OTHER_WORDS)
-
-
-def _has_run_out(torch: ModuleType) -> bool:
-    count = torch.cuda.device_count()
-    return any(torch.cuda.memory_stats(index).get("num_ooms", 0) for index in range(count))
 
 
 def release(torch: ModuleType) -> None:

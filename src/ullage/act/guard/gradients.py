@@ -44,7 +44,9 @@ class GradientCopies:
         self._copies: list[Any] | None = None
         with torch.no_grad():
             try:
-                self._copies = [_copy(each.grad) for each in parameters]
+                self._copies = [
+                    None if each.grad is None else each.grad.detach().clone() for each in parameters
+                ]
             except torch.OutOfMemoryError:
                 self._copies = None
 
@@ -74,10 +76,6 @@ class GradientCopies:
             raise GuardError(_NO_MEMORY) from None
         self._gradients[index] = ref(gradient)
         return gradient
-
-
-def _copy(gradient: Any) -> Any:
-    return None if gradient is None else gradient.detach().clone()
 
 
 _GRAD = attrgetter("grad")

@@ -12,7 +12,6 @@ refused, and what does not exist yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ullage.act.guard.adapting.adapt import Adapt, Change
@@ -98,8 +97,7 @@ class Guard:
         from ullage.act.guard.optimizers.averages import GuardedAverage
         from ullage.act.guard.optimizers.optimizer_step import GuardedOptimizer
         from ullage.act.guard.ranks.steps import OneRank, open_ranks
-        from ullage.act.guard.state.second_runs import SecondRuns
-        from ullage.act.guard.state.state import State
+        from ullage.act.guard.state.state import SecondRuns, State
 
         self._torch: Any = torch
         self._refuse_graphs = refuse_graphs
@@ -135,12 +133,7 @@ class Guard:
         self._describe()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._is_open = False
         AROUND.remove(self._around_second_runs)
         if error is not None:

@@ -57,7 +57,11 @@ def _apply(target: Target, action: Action) -> None:
     (device,) = devices
     link = make_link(device.type)
     part_bytes = int(PARAMETER_OFFLOAD.value_of(action, "part_mib")) * 2**20
-    stepping = [optimizer for optimizer in target.optimizers if _holds(optimizer, set(everything))]
+    stepping = [
+        optimizer
+        for optimizer in target.optimizers
+        if not set(everything).isdisjoint(parameters_of(optimizer))
+    ]
     for optimizer in stepping:
         check_steps_in_parts(optimizer, _NAME)
     blocks = [_Block(some, link, device) for some in block_parameters]
@@ -82,10 +86,6 @@ def _own_parameters(model: Any, module: Any) -> list[Any]:
         for parameter in other.parameters(recurse=False)
     }
     return [parameter for parameter in module.parameters() if parameter not in others]
-
-
-def _holds(optimizer: Any, parameters: set[Any]) -> bool:
-    return any(parameter in parameters for parameter in parameters_of(optimizer))
 
 
 def _run(blocks: list[_Block], number: int, forward: Any, *arguments: Any, **keywords: Any) -> Any:

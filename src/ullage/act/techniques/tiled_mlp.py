@@ -49,7 +49,9 @@ class _Tiles:
             _refuse(self._path, "is compiled, which hides its operators")
         if inputs.dim() < -POSITIONS:
             _refuse(self._path, f"takes {inputs.dim()} dimensions, without positions")
-        lengths = self._lengths(inputs.shape[POSITIONS])
+        total = inputs.shape[POSITIONS]
+        # As even as possible, two positions at least.
+        lengths = even_lengths(total, max(1, min(self._num_tiles, total // _LEAST_POSITIONS)))
         if len(lengths) < 2:
             return forward(inputs)
         self._prove(forward, inputs, lengths)
@@ -64,10 +66,6 @@ class _Tiles:
             for tile in inputs.split(lengths, dim=POSITIONS)
         ]
         return torch.cat(outputs, dim=POSITIONS)
-
-    def _lengths(self, total: int) -> tuple[int, ...]:
-        """The lengths of the tiles: as even as possible, two positions at least."""
-        return even_lengths(total, max(1, min(self._num_tiles, total // _LEAST_POSITIONS)))
 
     def _prove(self, forward: Any, inputs: Any, lengths: tuple[int, ...]) -> None:
         """Raises PlanError if positions are not proved independent."""

@@ -17,7 +17,7 @@ from ullage.ground.errors import SpecError
 from ullage.ground.protocol.plain import As, figure
 from ullage.log.assumptions import AssumptionKind
 from ullage.log.category import Category
-from ullage.log.model import DeviceTotals, Record
+from ullage.log.model import DeviceTotals
 
 # At each run's own peak of allocated bytes.
 _GROUPS = {
@@ -82,19 +82,13 @@ def _tensor_terms(predicted: Moment, sizes: dict[Category | None, tuple[int, ...
         expected, actual = sum(row[0] for row in rows), sum(row[1] for row in rows)
         low, high = expected, expected
         if name == "workspaces" and predicted.report.record is not None:
-            fewer, more = _spread(predicted.report.record)
-            low, high = max(0, expected - fewer), expected + more
+            # How much smaller and larger those may be whose sizes a model answered.
+            basis = predicted.report.record.basis
+            answered = [row for row in basis if row.kind is AssumptionKind.WORKSPACE]
+            low = max(0, expected - sum(size.less_bytes for size in answered))
+            high = expected + sum(size.more_bytes for size in answered)
         terms.append(Term(name, low, high, actual))
     return terms
-
-
-def _spread(record: Record) -> tuple[int, int]:
-    """How much smaller and larger the workspaces may be, whose sizes a model answered."""
-    sizes = [row for row in record.basis if row.kind is AssumptionKind.WORKSPACE]
-    return (
-        sum(size.less_bytes for size in sizes),
-        sum(size.more_bytes for size in sizes),
-    )
 
 
 def _device_terms(predicted: DeviceSnapshot, measured: DeviceSnapshot) -> list[Term]:

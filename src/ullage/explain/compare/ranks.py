@@ -108,6 +108,8 @@ def join_ranks(
     which = "" if worst.verdict is Verdict.FITS else _name(worst)
     fits_on = [name for name in reports[0].fits_on if all(name in r.fits_on for r in reports)]
     warnings = dict.fromkeys(warning for report in reports for warning in report.warnings)
+    what = f"{name_ranks(unplayed)}, not played: like those on both sides in the mesh"
+    omitted = [Assumption(AssumptionKind.PLAY, what, count=len(unplayed))] if unplayed else []
     return replace(
         worst,
         reason=f"{which}{worst.reason}",
@@ -115,18 +117,12 @@ def join_ranks(
         host=host_memory(records),
         processes=processes,
         devices=tuple(device for report in reports for device in report.devices),
-        allocator_basis=allocator_basis(records, _unplayed(unplayed)),
+        allocator_basis=allocator_basis(records, omitted),
         fits_on=tuple(fits_on),
         warnings=tuple(warnings),
         covers=tuple((rank, tuple(ranks)) for rank, ranks in sorted(covers.items())),
         stop=find_stop(record.exit for record in records),
     )
-
-
-def _unplayed(ranks: Sequence[int]) -> list[Assumption]:
-    """The assumption that omitted ranks have no special behaviour."""
-    what = f"{name_ranks(ranks)}, not played: like those on both sides in the mesh"
-    return [Assumption(AssumptionKind.PLAY, what, count=len(ranks))] if ranks else []
 
 
 def _name(report: RunReport) -> str:

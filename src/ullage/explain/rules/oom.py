@@ -17,24 +17,21 @@ _SURVIVED = "; the program caught it and went on"
 
 
 def _finder(cause: Cause) -> Callable[[Case], Iterator[Found]]:
+    leaks = cause is Cause.LEAKED
+
     def find(case: Case) -> Iterator[Found]:
         shortage = case.device.shortage
         if shortage is not None and shortage.cause is cause:
+            blocks = [block for site in case.device.growth for block in site.blocks]
             yield Found(
                 what=_SENTENCES[cause](shortage) + _SURVIVED * shortage.was_survived,
                 evidence=describe_shortage(shortage),
                 gain_bytes=max(shortage.missing_bytes, 0),
-                blocks=_blocks(case, cause),
-                relief=growth_relief(case, case.device.growth) if cause is Cause.LEAKED else None,
+                blocks=np.array(blocks, dtype=np.int64) if leaks else None,
+                relief=growth_relief(case, case.device.growth) if leaks else None,
             )
 
     return find
-
-
-def _blocks(case: Case, cause: Cause) -> np.ndarray | None:
-    if cause is not Cause.LEAKED:
-        return None
-    return np.array([block for site in case.device.growth for block in site.blocks], dtype=np.int64)
 
 
 def describe_shortage(shortage: Shortage) -> tuple[str, ...]:

@@ -89,12 +89,8 @@ class Change:
     reason: str
 
     def __str__(self) -> str:
-        rungs = f"rung {self.after}" if self.kind in ("trim", "limit") else ""
-        return f"step {self.step}: {self.kind}: {rungs or self._move}: {self.reason}"
-
-    @property
-    def _move(self) -> str:
-        return f"rung {self.before} -> {self.after}"
+        before = "" if self.kind in ("trim", "limit") else f"{self.before} -> "
+        return f"step {self.step}: {self.kind}: rung {before}{self.after}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

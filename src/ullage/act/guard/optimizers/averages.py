@@ -102,7 +102,9 @@ class GuardedAverage:
         progress: Progress | None = None
         for _ in range(_TRIES):
             if progress is None:
-                progress = _read_progress(before)
+                progress = Progress()
+                for tensor, version in before:
+                    progress.add(tensor, tensor._version - version)
             is_untouched = progress.is_untouched
             progress.begin()
             try:
@@ -117,10 +119,3 @@ class GuardedAverage:
             if is_untouched:
                 progress = None  # version counters say how far this one got
         raise GuardError("there is no memory for the rest of the average's update")
-
-
-def _read_progress(before: list[tuple[Any, int]]) -> Progress:
-    progress = Progress()
-    for tensor, version in before:
-        progress.add(tensor, tensor._version - version)
-    return progress

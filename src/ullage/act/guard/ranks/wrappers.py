@@ -152,12 +152,11 @@ def _check_replicated(module: Any) -> None:
             "DistributedDataParallel(static_graph=True) expects the same order of gradients in "
             "every step, which a step that is run again does not have; leave it out"
         )
-    if any(not _is_plain(state) for _, state in getattr(module, "_comm_hooks", ())):
+    if any(
+        not isinstance(state, torch.distributed.ProcessGroup | None)
+        for _, state in getattr(module, "_comm_hooks", ())
+    ):
         raise SpecError(
             "a communication hook of DistributedDataParallel has a state, which the guard does not "
             "restore; use one without a state"
         )
-
-
-def _is_plain(state: Any) -> bool:
-    return state is None or isinstance(state, torch.distributed.ProcessGroup)

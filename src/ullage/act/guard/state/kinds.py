@@ -232,19 +232,12 @@ class _Set(Kind):
             raise Unrestored("the order of a set has changed")
 
 
-class _Deque(Kind):
-    has_items = True
-
+class _Deque(_List):
     def note(self, value: Any, noted: Any) -> Any:
         if noted is None:
             return [*map(hold, value)]
         is_long = len(noted) == len(value) > LONG
         return noted if is_long or self.is_same(value, noted) else [*map(hold, value)]
-
-    parts = _List.parts
-
-    def is_same(self, value: Any, noted: Any) -> bool:
-        return len(value) == len(noted) and are_held(value, noted)
 
     def restore(self, value: Any, noted: Any) -> None:
         _refuse_long(noted)
@@ -500,18 +493,14 @@ class _Digested(Kind):
         return bool(self._read(value) == noted)
 
 
-class _Watched(Kind):
+class _Watched(_State):
     """An object whose changes are seen, and cannot be undone."""
 
     is_named = True
 
     def __init__(self, what: str, read: Any) -> None:
+        super().__init__(read, None)
         self.refusal = what
-        self._read = read
-
-    def note(self, value: Any, noted: Any) -> Any:
-        now = self._read(value)
-        return noted if noted is not None and _is_equal(now, noted) else now
 
     def parts(self, value: Any, noted: Any) -> Parts:
         # What a generator or an iterator works on, hidden iterators included.
@@ -599,10 +588,6 @@ def _naming(*names: str) -> Kind:
     return _Fixed(lambda value: (("", getattr(value, name, None)) for name in names))
 
 
-def _parts_of_tuple(value: Any) -> Parts:
-    return ((f"[{index}]", each) for index, each in enumerate(value))
-
-
 def _parts_of_function(value: Any) -> Parts:
     """The parts of a function of the program: its variables, defaults, attributes, and the globals
     it names; of a library's, what it was put around.
@@ -656,10 +641,6 @@ def _read_iterator(iterator: Any) -> Any:
     return None if type(iterator) in _WITHOUT_PLACE else object()
 
 
-def _read_text(text: Any) -> Any:
-    return (text.getvalue(), text.tell())
-
-
 def _write_text(text: Any, noted: Any) -> None:
     text.seek(0)
     text.truncate()
@@ -672,10 +653,6 @@ def _read_file(file: Any) -> Any:
         return file.tell() if file.seekable() else None
     except (OSError, ValueError):
         return object()
-
-
-def _set_numpy(generator: Any, state: Any) -> None:
-    generator.bit_generator.state = state
 
 
 _WITHOUT_PLACE = (map, filter, zip)
@@ -698,7 +675,10 @@ _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (dict, _DICT),
     (ParameterHooks, _ParameterHooks()),
     (list, _List()),
-    ((tuple, frozenset), _Fixed(_parts_of_tuple)),
+    (
+        (tuple, frozenset),
+        _Fixed(lambda value: ((f"[{index}]", each) for index, each in enumerate(value))),
+    ),
     (set, _Set()),
     (collections.deque, _Deque()),
     ((bytearray, array.array), BYTES),
@@ -714,7 +694,7 @@ _TYPES: tuple[tuple[Any, Kind | None], ...] = (
     (contextvars.ContextVar, _State(lambda each: each.get(None), lambda each, to: each.set(to))),
     (tuple(map(type, map(iter, _INDEXED))), _Iterator()),
     (types.GeneratorType, _WatchedElements("a generator", _read_generator)),
-    ((io.StringIO, io.BytesIO), _State(_read_text, _write_text)),
+    ((io.StringIO, io.BytesIO), _State(lambda text: (text.getvalue(), text.tell()), _write_text)),
     (io.IOBase, _Watched("an open file", _read_file)),
     (itertools.count, _COPIED),
     # Another thread may put something on it, or take it, at any time.
@@ -794,7 +774,10 @@ def _find_numpy(kind: type) -> Kind | None:
     if issubclass(kind, numpy.ndarray):
         return ARRAY
     if issubclass(kind, numpy.random.Generator):
-        return _State(lambda each: each.bit_generator.state, _set_numpy)
+        return _State(
+            lambda each: each.bit_generator.state,
+            lambda each, to: setattr(each.bit_generator, "state", to),
+        )
     if issubclass(kind, numpy.random.RandomState):
         return _State(
             lambda each: each.get_state(legacy=False), lambda each, to: each.set_state(to)

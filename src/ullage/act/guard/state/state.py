@@ -6,7 +6,8 @@ Python, NumPy and torch share (generators.py), and whether parameters require gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -122,3 +123,32 @@ def hooks_of_all_modules() -> list[Any]:
     """The hooks that torch calls around every module."""
     items = vars(torch.nn.modules.module).items()
     return [each for name, each in items if name.startswith("_global") and isinstance(each, dict)]
+
+
+class SecondRuns:
+    """The contexts around second runs of modules, which a plan of a rung makes in backward: once,
+    as far as their state goes.
+
+    The plan restores attributes of the module itself (act/techniques/means/rerun.py). What its
+    hooks and its functions change elsewhere, as a hook that counts, is taken back here.
+    """
+
+    def __init__(self) -> None:
+        self._reaches: dict[Any, Reach] = {}  # by module
+
+    @contextmanager
+    def undone(self, module: Any) -> Iterator[None]:
+        """Takes back, at its end, what is changed within it.
+
+        Raises:
+            GuardError: something was changed that cannot be put back.
+        """
+        reach = self._reaches.get(module)
+        if reach is None:
+            roots = {"module": module, "hooks of all modules": hooks_of_all_modules()}
+            reach = self._reaches[module] = Reach(roots, [*module.parameters()], {})
+        reach.take(None, {})
+        try:
+            yield
+        finally:
+            reach.restore()

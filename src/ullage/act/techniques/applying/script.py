@@ -267,8 +267,6 @@ class Watch:
         self._wait()
 
     def _changes_optimizers(self) -> bool:
-        from ullage.act.techniques.catalog import TECHNIQUES
-
         actions = self._plan.actions if self._plan is not None else ()
         return any(TECHNIQUES[action.technique].place is Place.OPTIMIZER for action in actions)
 

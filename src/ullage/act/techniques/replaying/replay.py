@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -104,7 +104,10 @@ def _split(plan: Plan) -> tuple[tuple[Action, ...], dict[str, str]]:
 
 def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str]) -> Replayed:
     first_reason = ""
-    for way in _ways():
+    for length, is_double, (num_alike, leaves_rows_out) in product(
+        (_LENGTH, None), (True, False), ((2, True), (1, True), (None, True), (None, False))
+    ):
+        way = _Way(num_alike, leaves_rows_out, length, is_double)
         try:
             replayed = _try(model, actions, way)
         except CannotReplayError as error:
@@ -116,13 +119,6 @@ def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str])
         first_reason = first_reason or reason
     names = {action.technique: first_reason or _NOTHING_FITS for action in actions}
     return Replayed(not_done={**not_done, **names})
-
-
-def _ways() -> Iterator[_Way]:
-    for length, is_double, (num_alike, leaves_rows_out) in product(
-        (_LENGTH, None), (True, False), ((2, True), (1, True), (None, True), (None, False))
-    ):
-        yield _Way(num_alike, leaves_rows_out, length, is_double)
 
 
 def _try(model: Model, actions: tuple[Action, ...], way: _Way) -> Replayed:

@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ullage.act.techniques.means.nested import tensors as nested_tensors
@@ -92,7 +93,8 @@ def train(
             if step == NUM_STEPS - 1:
                 done.gradients.update(_gradients(model))
             _step(model, optimizers)
-        done.values.update({name: tensor.detach().clone() for name, tensor in _values(model)})
+        values = chain(model.named_parameters(), model.named_buffers())
+        done.values.update({name: tensor.detach().clone() for name, tensor in values})
     return done
 
 
@@ -107,11 +109,6 @@ def _backward(loss: Any) -> None:
         (loss,), (torch.ones_like(loss),), False, False, (),  # noqa: FBT003
         allow_unreachable=True, accumulate_grad=True,
     )  # fmt: skip
-
-
-def _values(model: Any) -> Iterator[tuple[str, Any]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
 
 
 def _clear(model: Any, optimizers: Sequence[Any]) -> None:

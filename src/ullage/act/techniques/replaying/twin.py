@@ -10,6 +10,7 @@ modules of a list beyond two that are alike (thinning.py).
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -221,14 +222,10 @@ def _twin_of_optimizer(optimizer: Any, twins: Mapping[int, Any]) -> Any:
         if value is None or isinstance(value, bool | int | float | str | tuple)
     }
     defaults = {name: _plain(value) for name, value in optimizer.defaults.items()}
-    twin.__setstate__({**own, "defaults": defaults, "state": _states(), "param_groups": groups})
+    twin.__setstate__(
+        {**own, "defaults": defaults, "state": defaultdict(dict), "param_groups": groups}
+    )
     return twin
-
-
-def _states() -> Any:
-    from collections import defaultdict
-
-    return defaultdict(dict)
 
 
 def _plain(value: Any) -> Any:
