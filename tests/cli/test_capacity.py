@@ -132,11 +132,9 @@ def test_every_kind_has_a_page(model: str) -> None:
         (("llama-9",), "neither a file nor a built-in model"),
         (("13B", "--which-gpu"), "does not say on which GPU a server fits"),
         (("gpt2", "--image", "512"), "--image has no effect on a server"),
-        (("gpt2", "--slo", "ttft=1s"), "--slo has no effect on a server"),
+        (("gpt2", "--slo", "ttft=1s"), "--slo has no effect on a server; give --traffic, or"),
         (("gpt2", "--length", "8"), "no such option"),
         (("gpt2", "-o", "s.pickle"), "would hold a log, which this answer does not have"),
-        (("gpt2", "-o", "s.txt"), "ends in .txt, which says nothing"),
-        (("gpt2", "--slo", "ttft=1s"), "no effect on a server; give --traffic, or leave it out"),
         (("whisper-tiny", "--users", "4", "--kv", "fp8"), "--kv has no effect on speech"),
         (("whisper-tiny", "--gpu", "l4"), "how many streams of speech"),
         (("sd15-unet", "clip-vit-l14"), "found 0 VAEs and 1 others"),
@@ -145,6 +143,7 @@ def test_every_kind_has_a_page(model: str) -> None:
         (("gpt2", "sd-vae"), "expected UNet2DConditionModel or DiTTransformer2DModel"),
         (("flat:vectors=1M", "--gpu", "l4"), "width is missing"),
         (("flat:vectors=1M,width=8", "--users", "2"), "--users has no effect on an index"),
+        (("gpt2", "-o", "s.txt"), "ends in .txt, which says nothing"),
     ],
 )
 def test_wrong_use_is_told(
