@@ -195,6 +195,7 @@ WRONG_USE = (
     (["check", "--write", "--pages", "pages"], "--pages does not go with --write"),
     (["check", "-o", "page.html"], "would hold a page, which this answer does not have"),
     (["check", "--pages", "file"], "is a file; give a directory"),
+    (["check", "-o", "memory.xml"], "there is no ullage.toml"),
     (["check", "-o", "file"], "exists; give another name, or --force to overwrite it"),
 )
 

@@ -53,7 +53,7 @@ def check_command(options: CheckOptions, output: CheckOutput) -> int:
     memory, 2 if the configuration is wrong, 3 if a program failed.
     """
     options = replace(options, config=name_configuration(options.config))
-    output.check()
+    output.check(".xml")
     if output.write:
         return _write_lock(options, output)
     from ullage.verbs.check.function import check

@@ -44,7 +44,7 @@ def fit_command(options: FitOptions, output: Output) -> int:
     itself failed, 130 if the search was interrupted: it still reports the best plan so far.
     """
     has_ladder = options.ladder is not None
-    output.check(*() if has_ladder else (".html",))
+    output.check(*() if has_ladder else (".html", ".yaml", ".yml"))
     pages = [path for path in output.output if ending_of(path) == ".html"]
     plans = [path for path in output.output if path not in pages]
     for plan in plans:
