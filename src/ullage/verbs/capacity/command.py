@@ -32,4 +32,4 @@ def capacity_command(options: CapacityOptions, output: Output) -> int:
 
     output.check(".html")
     answer = capacity.act(options)
-    return output.give(answer, answer.blocks())
+    return output.give(answer)

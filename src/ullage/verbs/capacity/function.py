@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
 
+from ullage.answers.verb_answer import PageAnswer
 from ullage.facts.families.config import Config
 from ullage.facts.families.find import Found, find_config
 from ullage.ground.errors import SpecError
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """The common part of the answers of all kinds; each has `fits`, `document` and `blocks`."""
+class _Capacity(PageAnswer):
+    """The common part of the answers of all kinds."""
 
     estimate: Any
 
@@ -57,35 +58,13 @@ class _Answer:
         return int(self.fits is False)
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The document, whose schema each kind names."""
-        return document_of(self)
-
-    @property
-    def html(self) -> str:
-        """One self-contained page; the document is in it."""
-        from ullage.answers.html import render_page
-
-        return render_page(self.subject, self.blocks(), self.document)
-
-    @property
     def subject(self) -> str:
         """The title of the page: the model or traffic."""
         return str(self.estimate.model)
 
-    def blocks(self) -> Blocks:
-        """The blocks of its view."""
-        raise NotImplementedError
-
-    def text(self, width: int = 80) -> str:
-        """The report, as the terminal shows it."""
-        from ullage.answers.text import render
-
-        return render(self.blocks(), width)
-
 
 @dataclass(frozen=True, slots=True)
-class ServerCapacity(_Answer):
+class ServerCapacity(_Capacity):
     """The memory that serving a text model takes, and the number of users that it holds.
 
     Attributes:
@@ -119,15 +98,15 @@ class ServerCapacity(_Answer):
             "num_parameters": estimate.num_parameters,
         }
 
-    def blocks(self) -> Blocks:
-        """The blocks of its view."""
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.capacity.serving_text import serving_blocks
 
         return serving_blocks(self.estimate, self.source, self.gpus, self.knobs, self.time)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadCapacity(_Answer):
+class WorkloadCapacity(_Capacity):
     """The memory that speech, pictures or an index of embeddings takes.
 
     Attributes:
@@ -146,15 +125,15 @@ class WorkloadCapacity(_Answer):
         """The document, schema "ullage.estimate/2"."""
         return document_of(self.estimate)
 
-    def blocks(self) -> Blocks:
-        """The blocks of its view."""
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.capacity.workloads_text import workload_blocks
 
         return workload_blocks(self.estimate)
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficForecast(_Answer):
+class TrafficForecast(_Capacity):
     """The latencies and preemptions of the requests of some traffic, without the engine.
 
     Attributes:
@@ -186,8 +165,8 @@ class TrafficForecast(_Answer):
         """The share of all requests that meet the objective; None: there is none."""
         return None if self.slo is None else self.estimate.goodput(self.slo, self.traffic)
 
-    def blocks(self) -> Blocks:
-        """The blocks of its view."""
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.serve.forecast_text import forecast_blocks
 
         return forecast_blocks((self.estimate, self.traffic, self.slo, self.tiers))

@@ -79,13 +79,12 @@ def check_command(options: CheckOptions, output: CheckOutput) -> int:
 
 def _write_lock(options: CheckOptions, output: CheckOutput) -> int:
     from ullage.verbs.check.lock_function import lock
-    from ullage.verbs.check.lock_text import locked_blocks
 
     if output.pages is not None:
         raise SpecError("--pages does not go with --write; leave it out")
     with output.progress() as on_progress:
         locked = lock.act(replace(options, on_progress=on_progress))
-    return output.give(locked, locked_blocks(locked.report), [locked.report.path])
+    return output.give(locked, [locked.report.path])
 
 
 def name_configuration(config: File | None) -> File | None:
@@ -102,14 +101,13 @@ def name_configuration(config: File | None) -> File | None:
 def _show(result: Check, pages: dict[str, Path]) -> None:
     from ullage.answers.text import print_blocks
     from ullage.verbs.check.document_ci import github_annotations, github_link, github_summary
-    from ullage.verbs.check.text import check_blocks
 
     if os.environ.get("GITHUB_ACTIONS") != "true":
-        print_blocks(check_blocks(result.view))
+        print_blocks(result.blocks())
         return
     token = f"ullage-{secrets.token_hex(16)}"
     click.echo(f"::stop-commands::{token}")  # whatever a line of the report begins with
-    print_blocks(check_blocks(result.view))
+    print_blocks(result.blocks())
     click.echo(f"::{token}::")
     for line in github_annotations(result.view, Path(os.environ.get("GITHUB_WORKSPACE", "."))):
         say(line)

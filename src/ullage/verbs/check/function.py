@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.protocol.option import takes
 from ullage.verbs.check.gate.cache import CACHE_NAME, Cache
 from ullage.verbs.check.gate.cases import Settings, run_cases
@@ -24,12 +25,13 @@ from ullage.verbs.check.gate.verdicts import Judged, State, exit_code_of, judge
 from ullage.verbs.check.options import CheckOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.verbs.diff.function import Diff
     from ullage.verbs.views.views import CheckView
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(VerbAnswer):
     """A finished check.
 
     Attributes:
@@ -67,12 +69,11 @@ class Check:
 
         return check_document(self.view)
 
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.check.text import check_blocks
 
-        return render(check_blocks(self.view), width)
+        return check_blocks(self.view)
 
 
 @takes(CheckOptions)

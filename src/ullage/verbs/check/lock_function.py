@@ -9,8 +9,9 @@ print(locked.text())
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.protocol.option import takes
 from ullage.verbs.check.function import (
     find_cases,
@@ -27,9 +28,12 @@ from ullage.verbs.check.gate.matching import is_of
 from ullage.verbs.check.gate.verdicts import judge
 from ullage.verbs.check.options import CheckOptions
 
+if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
+
 
 @dataclass(frozen=True, slots=True)
-class Locked:
+class Locked(VerbAnswer):
     """A finished lock: what was run, and what became of the entries."""
 
     report: LockReport
@@ -46,12 +50,11 @@ class Locked:
 
         return lock_document(self.report)
 
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.check.lock_text import locked_blocks
 
-        return render(locked_blocks(self.report), width)
+        return locked_blocks(self.report)
 
 
 @takes(CheckOptions)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from ullage.verbs.command_line.streams import WRONG_USE, drop_stdout, say
 
 # What help does not need is imported where it is used: blocks, and what writes files.
 if TYPE_CHECKING:
-    from ullage.answers.block_kinds import Blocks
+    from ullage.answers.verb_answer import VerbAnswer
     from ullage.verbs.run.function import Run
 
 OUTPUT = HelpSection("Output")
@@ -102,20 +102,21 @@ class Output:
         check_files(*[("--output", path) for path in self.output], *others, force=self.force)
 
     def give(
-        self, answer: Any, blocks: Blocks, files: Sequence[object] = (),
-        problems: Sequence[str] = (), *, exit_code: int | None = None,
+        self, answer: VerbAnswer, files: Sequence[object] = (), problems: Sequence[str] = (), *,
+        exit_code: int | None = None,
     ) -> int:  # fmt: skip
         """Writes an answer's files, and shows its report; what to exit with: by default its own
         code, or 0.
         """
         from ullage.answers.text import print_blocks
 
-        if exit_code is None:
-            exit_code = getattr(answer, "exit_code", 0)
-        is_written = write_result(
-            self, answer, partial(print_blocks, blocks, full=self.full), files, problems
-        )
-        return exit_code if is_written else UNWRITABLE
+        def show() -> None:
+            print_blocks(answer.blocks(full=self.full), full=self.full)
+
+        is_written = write_result(self, answer, show, files, problems)
+        if not is_written:
+            return UNWRITABLE
+        return answer.exit_code if exit_code is None else exit_code
 
 
 def ending_of(path: Path) -> str:
@@ -181,12 +182,10 @@ def write_run(run: Run, output: Output, snapshot: Path | None) -> int:
     """
     # Loaded by now: the run has imported it while the program was running.
     from ullage.answers.text import print_blocks
-    from ullage.verbs.run.text import run_blocks
 
     def show() -> None:
         click.echo()  # the program's own output ends here
-        findings = () if output.full else run.findings
-        print_blocks(run_blocks(run.report, findings), full=output.full)
+        print_blocks(run.blocks(full=output.full), full=output.full)
 
     files = [process.snapshot for process in run.report.processes]
     problems = list(run.report.program.not_kept)

@@ -45,10 +45,9 @@ def diff_command(options: DiffOptions, output: DiffOutput) -> int:
     if is_server_file(before) and is_server_file(after):
         return show_server_diff(before, after, output)
     from ullage.verbs.diff.function import diff
-    from ullage.verbs.diff.text import diff_blocks
 
     report = diff.act(options)
-    exit_code = output.give(report, diff_blocks(report.report))
+    exit_code = output.give(report)
     if output.store:
         _store(report, is_json=output.as_json)
     return exit_code

@@ -11,14 +11,16 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.errors import SnapshotError, SpecError
 from ullage.ground.protocol.option import takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.verbs.diff.options import DiffOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.explain.compare.causes import Cause
     from ullage.explain.compare.diff import DiffReport
     from ullage.explain.compare.memory_here import NotKnown
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(VerbAnswer):
     """Two snapshots compared.
 
     Attributes:
@@ -36,8 +38,8 @@ class Diff:
         report: all that was found.
     """
 
-    paths: tuple[str, str]
-    report: DiffReport
+    paths: Annotated[tuple[str, str], Mark.NO_KEY]
+    report: Annotated[DiffReport, Mark.FLAT]
 
     @property
     def changed_bytes(self) -> int:
@@ -82,11 +84,6 @@ class Diff:
             ) from None
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.diff/1"."""
-        return document_of(self.report)
-
-    @property
     def html(self) -> str:
         """One self-contained page: both runs on the same axes, and the report; the document is in
         it.
@@ -95,12 +92,11 @@ class Diff:
 
         return render_diff_page(self.report, self.paths)
 
-    def text(self, width: int = 80) -> str:
-        """The comparison for people, without colour."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.diff.text import diff_blocks
 
-        return render(diff_blocks(self.report), width)
+        return diff_blocks(self.report)
 
 
 @takes(DiffOptions)

@@ -42,12 +42,11 @@ def estimate_command(options: TrainingOptions, model: NamedModel, output: Output
     if model.model is None:
         return _list_models()
     from ullage.verbs.estimate.function import estimate_training
-    from ullage.verbs.estimate.text import estimate_blocks
 
     output.check(".html", ".pickle", ".ullage")
     estimate = estimate_training.act(options)
     exit_code = int(estimate.fits is False)
-    return output.give(estimate, estimate_blocks(estimate.answer), exit_code=exit_code)
+    return output.give(estimate, exit_code=exit_code)
 
 
 def _list_models() -> int:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.facts.families.config import Config
 from ullage.facts.families.find import Found, find_config
 from ullage.ground.errors import SpecError
 from ullage.ground.protocol.option import options_of, takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.players.eager.training.answer import Answer, find_knobs, find_largest, rank_gpus
 from ullage.players.eager.training.estimate import complete
 from ullage.players.eager.training.estimate import estimate_training as _estimate
@@ -25,28 +26,24 @@ from ullage.players.eager.training.recipe import Lora, Recipe
 from ullage.verbs.estimate.options import TrainingOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.verbs.explain.function import Explanation
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(VerbAnswer):
     """The memory of a training loop, from the configuration alone.
 
     Attributes:
         answer: the estimate and whatever else was asked.
     """
 
-    answer: Answer
+    answer: Annotated[Answer, Mark.FLAT]
 
     @property
     def fits(self) -> bool | None:
         """True: even the most fits; False: not even the least does; None: between, or no GPU."""
         return self.answer.estimate.fits
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.estimate/2"."""
-        return document_of(self.answer)
 
     @property
     def explanation(self) -> Explanation:
@@ -73,12 +70,11 @@ class Estimate:
         """Writes its log, as `Explanation.export`."""
         return self.explanation.export(path, force=force)
 
-    def text(self, width: int = 80) -> str:
-        """The report, as the terminal shows it."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.estimate.text import estimate_blocks
 
-        return render(estimate_blocks(self.answer), width)
+        return estimate_blocks(self.answer)
 
 
 @takes(TrainingOptions)

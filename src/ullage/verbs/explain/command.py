@@ -85,7 +85,6 @@ def explain_command(options: ExplainOptions, shared: ShareOptions, output: Outpu
     if file.is_dir():
         return _show_recording(file, output, unfit)
     from ullage.verbs.explain.function import explain_file
-    from ullage.verbs.explain.text import explain_blocks
 
     result = explain_file.act(options)
     if result.has_record_alone:
@@ -93,7 +92,7 @@ def explain_command(options: ExplainOptions, shared: ShareOptions, output: Outpu
 
     # The answer to a request is among what is reserved.
     output = replace(output, full=output.full or options.request is not None)
-    return output.give(result, explain_blocks(result.view))
+    return output.give(result)
 
 
 def _write_shared(

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.protocol.option import takes
 from ullage.verbs.explain.options import ExplainOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.explain.rules.rule import Finding
     from ullage.explain.snapshot import SnapshotReport
     from ullage.verbs.views.views import ExplainView
@@ -25,7 +27,7 @@ FITS, OUT_OF_MEMORY = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(VerbAnswer):
     """An explained snapshot: its report, and what the rules found in it."""
 
     view: ExplainView
@@ -101,12 +103,11 @@ class Explanation:
         title = " ".join(argument for record in self.view.records for argument in record.argv)
         return write_pressure_plot(self.view.records, title, Path(path), force=force)
 
-    def text(self, width: int = 80, *, full: bool = False) -> str:
-        """The report for people, without colour: in short, or all of it."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.explain.text import explain_blocks
 
-        return render(explain_blocks(self.view), width, full=full)
+        return explain_blocks(self.view)
 
 
 @takes(ExplainOptions)

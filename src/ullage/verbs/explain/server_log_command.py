@@ -23,17 +23,15 @@ def show_server(file: Path, output: Output, *, unfit: Mapping[str, object]) -> i
         if value:
             raise click.UsageError(f"{name} is for a memory snapshot; {str(file)!r} is a log")
     from ullage.verbs.explain.server_log_function import explain_server
-    from ullage.verbs.explain.server_log_text import server_blocks
 
     server = explain_server(file)
-    return output.give(server, server_blocks((server.start, server.levers)))
+    return output.give(server)
 
 
 def show_server_diff(before: Path, after: Path, output: Output) -> int:
     """Compares two logs."""
     output.check()
     from ullage.verbs.explain.server_log_function import diff_servers
-    from ullage.verbs.explain.server_log_text import server_diff_blocks
 
     diff = diff_servers(before, after)
-    return output.give(diff, server_diff_blocks(diff.change))
+    return output.give(diff)

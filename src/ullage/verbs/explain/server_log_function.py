@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from ullage.ground.protocol.plain import As, Mark, document_of
+from ullage.answers.verb_answer import VerbAnswer
+from ullage.ground.protocol.plain import As, Mark
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.explain.servers.differences import StartCause, StartChange
     from ullage.explain.servers.levers import Lever
     from ullage.explain.servers.start import ServerStart
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedServer:
+class ExplainedServer(VerbAnswer):
     """A server by what it printed.
 
     Attributes:
@@ -44,21 +46,15 @@ class ExplainedServer:
         """1 where the server did not start, or stopped for want of memory; else 0."""
         return 0 if self.start.failure is None else 1
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.server/1"."""
-        return document_of(self)
-
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.explain.server_log_text import server_blocks
 
-        return render(server_blocks((self.start, self.levers)), width)
+        return server_blocks((self.start, self.levers))
 
 
 @dataclass(frozen=True, slots=True)
-class ServerDiff:
+class ServerDiff(VerbAnswer):
     """Two starts compared.
 
     Attributes:
@@ -76,18 +72,11 @@ class ServerDiff:
         """The causes that gave or took tokens, the most first."""
         return self.change.causes
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.server-diff/1"."""
-        return document_of(self)
-
-    def text(self, width: int = 80) -> str:
-        """The comparison for people, without colour."""
-
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.explain.server_log_text import server_diff_blocks
 
-        return render(server_diff_blocks(self.change), width)
+        return server_diff_blocks(self.change)
 
 
 def is_server_file(path: str | os.PathLike[str]) -> bool:

@@ -63,19 +63,17 @@ def _search(options: FitOptions, output: Output, plans: Sequence[Path]) -> int:
     """The fastest plan, or the plans of a guard."""
     if options.ladder is not None:
         from ullage.verbs.fit.ladder_function import find_ladder
-        from ullage.verbs.fit.ladder_text import ladder_blocks
 
         ladder = find_ladder.act(options)
         files = [] if ladder.report.failure else plans
         for path in files:
             ladder.ladder.save(path, force=output.force)
-        return output.give(ladder, ladder_blocks(ladder.report), files)
+        return output.give(ladder, files)
     from ullage.verbs.fit.function import fit
-    from ullage.verbs.fit.text import fit_blocks
 
     result = fit.act(options)
     files = [file for path in plans for file in _write_plan(result, path, force=output.force)]
-    return output.give(result, fit_blocks(result.report), files)
+    return output.give(result, files)
 
 
 @contextmanager

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from ullage.act.techniques.made_for import MadeFor
 from ullage.act.techniques.plan import Plan
+from ullage.answers.verb_answer import PageAnswer
 from ullage.facts.gpus.price import check_price
 from ullage.ground.errors import SpecError
 from ullage.ground.printable import hide_secrets
 from ullage.ground.protocol.option import share, takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.players.phantom.device import choose_device
 from ullage.players.phantom.rank import Rank, check_num_gpus, choose_ranks
 from ullage.search.budget import LIMIT_S, Limit, find_budget, read_semantics
@@ -39,12 +40,14 @@ from ullage.verbs.run.options import RunOptions
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from ullage.answers.block_kinds import Blocks
+
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(PageAnswer):
     """A finished search: its report, and the plan."""
 
-    report: FitReport
+    report: Annotated[FitReport, Mark.FLAT]
 
     @property
     def plan(self) -> Plan | None:
@@ -70,24 +73,15 @@ class Fit:
         return int(self.report.exit_code)
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.fit/1"."""
-        return document_of(self.report)
+    def subject(self) -> str:
+        """The title of the page: the program."""
+        return " ".join(self.report.program)
 
-    @property
-    def html(self) -> str:
-        """One self-contained page: the plans, and time against memory."""
-        from ullage.answers.html import render_page
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.fit.text import fit_blocks
 
-        return render_page(" ".join(self.report.program), fit_blocks(self.report), self.document)
-
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
-        from ullage.verbs.fit.text import fit_blocks
-
-        return render(fit_blocks(self.report), width)
+        return fit_blocks(self.report)
 
 
 @takes(FitOptions)

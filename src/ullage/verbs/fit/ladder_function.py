@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ullage.act.techniques.ladder_file import LadderFile
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.errors import SpecError
 from ullage.ground.protocol.option import takes
 from ullage.ground.protocol.plain import document_of
@@ -23,9 +24,12 @@ from ullage.search.sizes.sized_runs import SizedRuns, words_at
 from ullage.verbs.fit.options import FitOptions
 from ullage.verbs.largest.function import make_sized_job, tell_failure
 
+if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
+
 
 @dataclass(frozen=True, slots=True)
-class FoundLadder:
+class FoundLadder(VerbAnswer):
     """A finished search for a ladder."""
 
     report: LadderReport
@@ -54,12 +58,11 @@ class FoundLadder:
         """The document: the ladder, schema "ullage.find_ladder/1", and how it was found."""
         return document_of(self.report) | self.ladder.document
 
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.fit.ladder_text import ladder_blocks
 
-        return render(ladder_blocks(self.report), width)
+        return ladder_blocks(self.report)
 
 
 @takes(FitOptions)

@@ -25,7 +25,6 @@ def largest_command(options: LargestOptions, output: Output) -> int:
     Exits with 0 if a size fits, as it is or under a plan, 1 if none does, 3 if the program failed.
     """
     from ullage.verbs.largest.function import largest
-    from ullage.verbs.largest.text import largest_blocks
 
     output.check()
     with output.progress() as on_progress:
@@ -34,4 +33,4 @@ def largest_command(options: LargestOptions, output: Output) -> int:
     for path in files:
         if result.plan is not None:
             result.plan.save(path, force=output.force)
-    return replace(output, output=()).give(result, largest_blocks(result.report), files)
+    return replace(output, output=()).give(result, files)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
 from ullage.act.techniques.plan import Plan
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.errors import SpecError
 from ullage.ground.protocol.option import share, takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.players.phantom.device import PhantomDevice, choose_device
 from ullage.search.budget import find_budget, read_semantics
 from ullage.search.runner import make_search_job
@@ -30,12 +31,15 @@ from ullage.verbs.fit.options import FitOptions
 from ullage.verbs.largest.options import LargestOptions
 from ullage.verbs.run.options import RunOptions
 
+if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
+
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class Largest(VerbAnswer):
     """A finished search for the largest size."""
 
-    report: LargestReport
+    report: Annotated[LargestReport, Mark.FLAT]
 
     @property
     def size(self) -> int | None:
@@ -52,17 +56,11 @@ class Largest:
         """The exit code of the command line: 0 some size fits, 1 none does."""
         return int(self.report.exit_code)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.largest/1"."""
-        return document_of(self.report)
-
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.largest.text import largest_blocks
 
-        return render(largest_blocks(self.report), width)
+        return largest_blocks(self.report)
 
 
 @takes(LargestOptions)

@@ -42,6 +42,5 @@ def record_command(options: RecordOptions, output: Output) -> int:
 
 def show_recorded(recorded: Recorded, output: Output, files: tuple[Path, ...] = ()) -> int:
     """Shows the report of what was recorded, and names the files that were written."""
-    from ullage.verbs.run.text import run_blocks
 
-    return output.give(recorded, run_blocks(recorded.report), files)
+    return output.give(recorded, files)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.errors import SpecError
 from ullage.ground.files import check_writable
 from ullage.ground.protocol.option import takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.players.inside.entrances.settings import Mode, RecordingSettings, parse_ring
 from ullage.players.phantom.program import resolve_program
 from ullage.search.runs.recorded import read_recorded, run_recorded
@@ -24,17 +25,18 @@ from ullage.verbs.record.options import RecordOptions
 from ullage.verbs.run.function import default_snapshot
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.explain.run import RunReport
 
 _MAX_STEM = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(VerbAnswer):
     """A recorded program: its report, and the files of its processes."""
 
-    report: RunReport
-    files: tuple[Path, ...]
+    report: Annotated[RunReport, Mark.FLAT]
+    files: Annotated[tuple[Path, ...], Mark.NO_KEY]
 
     @property
     def exit_code(self) -> int:
@@ -53,11 +55,6 @@ class Recorded:
         peaks = (device.totals.peak_reserved_bytes for device in self.report.devices)
         return max(peaks, default=0)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The run document, schema "ullage.run/1", with the basis "measured"."""
-        return document_of(self.report)
-
     def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Draws memory, step times, retries, cudaFrees and latencies over the run: .svg, .png or
         .pdf. Returns where it is.
@@ -72,13 +69,11 @@ class Recorded:
         title = " ".join(self.report.program.argv)
         return write_pressure_plot(records, title, Path(path), force=force)
 
-    def text(self, width: int = 80, *, full: bool = False) -> str:
-        """The report for people, without colour: in short, or the whole of it."""
-
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.run.text import run_blocks
 
-        return render(run_blocks(self.report), width, full=full)
+        return run_blocks(self.report)
 
 
 @takes(RecordOptions)

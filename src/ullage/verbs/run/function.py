@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import strftime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.facts.gpus.price import check_price
 from ullage.ground.errors import SpecError
 from ullage.ground.files import check_writable, write_text
 from ullage.ground.protocol.option import takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.players.phantom.device import PhantomDevice, choose_device
 from ullage.players.phantom.program import resolve_program
 from ullage.players.phantom.rank import Rank, choose_ranks
@@ -28,6 +29,7 @@ from ullage.search.runs.one import run_job
 from ullage.verbs.run.options import RunOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.clock.step_time import StepTime
     from ullage.explain.device import DeviceReport
     from ullage.explain.rules.rule import Finding
@@ -40,12 +42,12 @@ _MAX_STEM = 100  # of a program's name, in the name of its snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(VerbAnswer):
     """A finished run: its report, and its figures by name. `peak_*_bytes` are those of the first
     device, 0 without one.
     """
 
-    report: RunReport
+    report: Annotated[RunReport, Mark.FLAT]
 
     @property
     def verdict(self) -> Verdict:
@@ -138,18 +140,11 @@ class Run:
         """Writes the timeline to a file, and returns where it is."""
         return write_text(self.timeline, Path(path), force=force)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The run document, schema "ullage.run/1"."""
-        return document_of(self.report)
-
-    def text(self, width: int = 80, *, full: bool = False) -> str:
-        """The report for people, without colour: in short, or the whole of it."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report; a short one has the findings that are worth most."""
         from ullage.verbs.run.text import run_blocks
 
-        findings = () if full else self.findings
-        return render(run_blocks(self.report, findings), width, full=full)
+        return run_blocks(self.report, () if full else self.findings)
 
 
 @takes(RunOptions)

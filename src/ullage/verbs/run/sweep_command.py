@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 def run_sweep(options: RunOptions, output: Output) -> int:
     """Runs the program with each combination of values and GPUs; the last lines name the files."""
     from ullage.verbs.run.sweep_function import sweep
-    from ullage.verbs.run.sweep_text import sweep_blocks
 
     with output.progress() as on_progress:
         result = sweep.act(replace(options, on_progress=on_progress))
-    return output.give(result, sweep_blocks(result.report))
+    return output.give(result)

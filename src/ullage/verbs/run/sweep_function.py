@@ -16,11 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.errors import SpecError
 from ullage.ground.protocol.option import takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.players.phantom.device import PhantomDevice
 from ullage.players.phantom.program import resolve_program
 from ullage.search.runs.job import Job, make_job, make_options
@@ -30,15 +31,16 @@ from ullage.verbs.run.function import Run, check_without, device_of
 from ullage.verbs.run.options import RunOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.explain.compare.sweep import Line, Setting, SweepReport
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(VerbAnswer):
     """A finished sweep: its report, and each run by itself, in the order of the grid."""
 
-    report: SweepReport
-    runs: tuple[Run, ...]
+    report: Annotated[SweepReport, Mark.FLAT]
+    runs: Annotated[tuple[Run, ...], Mark.NO_KEY]
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -55,17 +57,11 @@ class Sweep:
         """The exit code of the command line."""
         return int(self.report.exit_code)
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.sweep/1"."""
-        return document_of(self.report)
-
-    def text(self, width: int = 80) -> str:
-        """The table and the plot for people, without colour."""
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.run.sweep_text import sweep_blocks
 
-        return render(sweep_blocks(self.report), width)
+        return sweep_blocks(self.report)
 
     def plot(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Draws the sweep into a file: .svg, .png or .pdf. Returns where it is.

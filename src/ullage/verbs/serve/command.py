@@ -24,9 +24,8 @@ def serve_command(options: ServeOptions, output: Output) -> int:
     Exits with 0, with 1 if some requests can never be answered, 2 if the engine did not start.
     """
     from ullage.verbs.serve.function import serve_traffic, traffic_of
-    from ullage.verbs.serve.text import serve_blocks
 
     traffic_of(options)
     output.check(".html")
     run = serve_traffic.act(replace(options, stdout_to_stderr=True))
-    return output.give(run, serve_blocks(run.report))
+    return output.give(run)

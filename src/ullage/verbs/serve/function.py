@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from ullage.answers.verb_answer import PageAnswer
 from ullage.ground.errors import SpecError
 from ullage.ground.protocol.option import takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.verbs.serve.options import ServeOptions
 from ullage.verbs.smallest.options import SmallestOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.operate.serve.measures import Measures
     from ullage.operate.serve.outcome import Outcome
     from ullage.operate.serve.report import ServeReport
@@ -29,10 +31,10 @@ GPU = "h100-80gb"
 
 
 @dataclass(frozen=True, slots=True)
-class ServedTraffic:
+class ServedTraffic(PageAnswer):
     """A finished run of a server."""
 
-    report: ServeReport
+    report: Annotated[ServeReport, Mark.FLAT]
 
     @property
     def measures(self) -> Measures:
@@ -50,25 +52,15 @@ class ServedTraffic:
         return 1 if self.outcome.num_stuck else 0
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.serve/1"."""
-        return document_of(self.report)
+    def subject(self) -> str:
+        """The title of the page: the server's command."""
+        return " ".join(self.report.served.command)
 
-    @property
-    def html(self) -> str:
-        """One self-contained page; the document is in it."""
-        from ullage.answers.html import render_page
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.serve.text import serve_blocks
 
-        command = " ".join(self.report.served.command)
-        return render_page(command, serve_blocks(self.report), self.document)
-
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
-        from ullage.verbs.serve.text import serve_blocks
-
-        return render(serve_blocks(self.report), width)
+        return serve_blocks(self.report)
 
 
 @takes(ServeOptions)

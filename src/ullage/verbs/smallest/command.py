@@ -26,4 +26,4 @@ def smallest_command(options: SmallestOptions, output: Output) -> int:
     output.check()
     with output.progress(has_lines=True) as on_progress:
         server = smallest.act(replace(options, on_progress=on_progress))
-    return output.give(server, server.blocks())
+    return output.give(server)

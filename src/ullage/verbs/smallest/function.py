@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.protocol.option import takes
-from ullage.ground.protocol.plain import Mark, document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.verbs.serve.function import traffic_of
 from ullage.verbs.smallest.options import SmallestOptions
 
@@ -30,7 +31,7 @@ GPUS = ("l4", "l40s", "a100-80gb", "h100-80gb", "h200", "b200")
 
 
 @dataclass(frozen=True, slots=True)
-class Smallest:
+class Smallest(VerbAnswer):
     """A finished search.
 
     Attributes:
@@ -57,19 +58,8 @@ class Smallest:
         """0: one holds the objective; 1: none of those that were run."""
         return 0 if self.best is not None else 1
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.search/1"."""
-        return document_of(self)
-
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-        from ullage.answers.text import render
-
-        return render(self.blocks(), width)
-
-    def blocks(self) -> Blocks:
-        """The blocks of its view."""
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.smallest.text import search_blocks
 
         return search_blocks((self.searched, self.worths, self.capacity, self.tiers))

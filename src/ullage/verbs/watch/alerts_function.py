@@ -13,9 +13,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from ullage.ground.protocol.plain import Mark, Only, document_of, figure
+from ullage.answers.verb_answer import VerbAnswer
+from ullage.ground.protocol.plain import Mark, Only, figure
 from ullage.operate.watch.alerts.engine import Engine, watch_rules
 from ullage.operate.watch.alerts.event import Event
 from ullage.operate.watch.alerts.rules_file import Settings, load_settings
@@ -24,7 +25,7 @@ from ullage.verbs.watch.function import read_samples
 
 
 @dataclass(frozen=True, slots=True)
-class AlertReplay:
+class AlertReplay(VerbAnswer):
     """The alerts that the rules raise on a recording.
 
     Attributes:
@@ -54,13 +55,8 @@ class AlertReplay:
         """The exit code of the command line: 1 if any alert was raised."""
         return int(bool(self.events))
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.alerts/1"."""
-        return document_of(self)
-
-    def text(self) -> str:
-        """The report for people."""
+    def text(self, width: int = 80, *, full: bool = False) -> str:
+        """The report for people: a line for each event, however wide."""
         from ullage.verbs.watch.alerts_text import render_alerts
 
         seconds = self.last_s - self.first_s

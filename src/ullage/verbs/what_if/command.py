@@ -21,9 +21,8 @@ def what_if_command(options: WhatIfOptions, output: Output) -> int:
     Exits with 0, or with 1 if a GPU was named and has memory for it under no setting.
     """
     from ullage.verbs.what_if.function import what_if
-    from ullage.verbs.what_if.text import what_if_blocks
 
     output.check()
     result = what_if.act(options)
     exit_code = 0 if result.report.has_room else ANSWER_IS_NO
-    return output.give(result, what_if_blocks(result.report), exit_code=exit_code)
+    return output.give(result, exit_code=exit_code)

@@ -11,21 +11,23 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+from ullage.answers.verb_answer import VerbAnswer
 from ullage.ground.protocol.option import takes
-from ullage.ground.protocol.plain import document_of
+from ullage.ground.protocol.plain import Mark
 from ullage.verbs.explain.options import WhatIfOptions
 
 if TYPE_CHECKING:
+    from ullage.answers.block_kinds import Blocks
     from ullage.explain.whatif.outcomes import WhatIfReport
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(VerbAnswer):
     """A snapshot's requests, made again under other settings."""
 
-    report: WhatIfReport
+    report: Annotated[WhatIfReport, Mark.FLAT]
 
     @property
     def recommended(self) -> str | None:
@@ -33,18 +35,11 @@ class WhatIf:
         best = self.report.recommended
         return None if best is None else best.setting.text
 
-    @property
-    def document(self) -> dict[str, Any]:
-        """The document, schema "ullage.what_if/1"."""
-        return document_of(self.report)
-
-    def text(self, width: int = 80) -> str:
-        """The report for people, without colour."""
-
-        from ullage.answers.text import render
+    def blocks(self, *, full: bool = False) -> Blocks:
+        """The blocks of its report."""
         from ullage.verbs.what_if.text import what_if_blocks
 
-        return render(what_if_blocks(self.report), width)
+        return what_if_blocks(self.report)
 
 
 @takes(WhatIfOptions)
