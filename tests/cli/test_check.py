@@ -15,7 +15,7 @@ from ullage.answers.text import render
 from ullage.cli import run_cli
 from ullage.explain.basis import BasisKind
 from ullage.ground.units import GIB
-from ullage.verbs.check.document import check_document
+from ullage.verbs.check.document import check_document, lock_document
 from ullage.verbs.check.document_ci import (
     github_annotations,
     github_link,
@@ -28,9 +28,7 @@ from ullage.verbs.check.gate.figures import Measured
 from ullage.verbs.check.gate.lock import Entry, Key, Peaks
 from ullage.verbs.check.gate.locking import LockReport
 from ullage.verbs.check.gate.verdicts import Judged, State
-from ullage.verbs.check.lock_document import lock_document
-from ullage.verbs.check.lock_text import locked_blocks
-from ullage.verbs.check.text import check_blocks, check_line
+from ullage.verbs.check.text import check_blocks, check_line, locked_blocks
 from ullage.verbs.views.views import CheckView
 
 KEY = Key("2.15.0+cu132", "13.2", "l4", "0.1.0", command="train.py")

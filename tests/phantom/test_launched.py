@@ -25,8 +25,7 @@ from ullage.players.phantom.rank import choose_ranks
 from ullage.search.budget import Limit
 from ullage.search.findings import FitReport
 from ullage.search.launchers.accelerate_file import accelerate_config, to_yaml
-from ullage.search.launchers.deepspeed_file import deepspeed_config
-from ullage.search.launchers.launched import find_launched, fit_launched
+from ullage.search.launchers.launched import deepspeed_config, find_launched, fit_launched
 from ullage.search.launchers.shardings import (
     SHARDINGS,
     Engine,

@@ -10,7 +10,7 @@ import pytest
 
 from ullage.ground.errors import SpecError
 from ullage.search.launchers.accelerate_file import accelerate_config, to_yaml
-from ullage.search.launchers.deepspeed_file import deepspeed_config, read_deepspeed_config
+from ullage.search.launchers.launched import deepspeed_config, read_deepspeed_config
 from ullage.search.launchers.shardings import (
     SHARDINGS,
     Engine,

@@ -37,8 +37,7 @@ from ullage.log.replay import Replay
 from ullage.log.segment_lives import SegmentLives
 from ullage.log.snapshot import BlockTable, Frames, SegmentTable, Snapshot, Stacks, no_events
 from ullage.verbs.page.columns import Packing
-from ullage.verbs.page.groups import name_groups
-from ullage.verbs.page.payload import SnapshotPage, lay_out, map_of
+from ullage.verbs.page.payload import SnapshotPage, lay_out, map_of, name_groups
 from ullage.verbs.page.time import StepPage, pack_step
 
 MIB = 2**20

@@ -14,6 +14,7 @@ from ullage.players.eager.serving.serving_plan import ServingEstimate
 from ullage.players.eager.term import Verdict
 from ullage.players.eager.time.serving import ServingTime
 from ullage.verbs.text.terms import terms_table
+from ullage.verbs.text.time.numbers import format_dollars, format_interval, format_rate
 from ullage.verbs.views.palette import part_look
 
 _MOST_GPUS: Final = 16
@@ -78,7 +79,6 @@ def serving_blocks(
         yield _gpus_table(gpus)
     if time is not None:
         from ullage.verbs.text.time.section import rest_on
-        from ullage.verbs.text.time.serving import serving_time_lines
 
         yield b.Title("Time")
         yield from (b.Note(line, indent=2) for line in serving_time_lines(time))
@@ -146,3 +146,15 @@ def _room_table(serving_estimate: ServingEstimate) -> b.Table:
         for name, values, how in room_rows(serving_estimate)
     ]
     return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("", "at least", "likely", "at most"))
+
+
+def serving_time_lines(time: ServingTime) -> Iterator[str]:
+    """The times, a line each."""
+    yield (
+        f"first token of a prompt of {time.prompt:,} tokens, alone: {format_interval(time.prefill)}"
+    )
+    requests = "1 request" if time.users == 1 else f"{time.users:,} requests"
+    yield f"each further token of {requests} of {time.context:,}: {format_interval(time.decode)}"
+    yield f"new tokens a second: {format_rate(time.tokens_per_s.s)}"
+    if time.million_tokens is not None:
+        yield f"a million new tokens cost {format_dollars(time.million_tokens)}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ullage.ground.protocol.plain import document_of, plain
 from ullage.verbs.check.gate.compare import Comparison, Judgement
 from ullage.verbs.check.gate.lock import Entry, Key
+from ullage.verbs.check.gate.locking import LockReport
 from ullage.verbs.check.gate.reasons import name_place
 from ullage.verbs.check.gate.verdicts import Judged, exit_code_of
 from ullage.verbs.document.fields import Document
@@ -96,3 +97,27 @@ def entry_document(entry: Entry) -> Document:
 def _key(key: Key) -> Document:
     """The conditions; the engine is there where it is a server's."""
     return {name: text for name, text in asdict(key).items() if text or name != "engine"}
+
+
+LOCK_SCHEMA = "ullage.lock/1"
+
+
+def lock_document(report: LockReport) -> Document:
+    """The document of a lock; sizes are bytes."""
+    comparisons = {
+        comparison.name: comparison.entry
+        for case in report.judged
+        for comparison in case.comparisons
+    }
+    return {
+        "schema": LOCK_SCHEMA,
+        "lock": report.path.name,
+        "exit_code": int(report.exit_code),
+        "written": {name: entry_document(comparisons[name]) for name in report.written},
+        "removed": list(report.removed),
+        "left": {name: entry_document(comparisons[name]) for name in report.left},
+        "refused": {
+            case.name: {"state": case.state.value, "reason": case.reason, "output": case.output}
+            for case in report.refused
+        },
+    }

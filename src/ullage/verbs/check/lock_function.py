@@ -46,13 +46,13 @@ class Locked(VerbAnswer):
     @property
     def document(self) -> dict[str, Any]:
         """The document, schema "ullage.lock/1"."""
-        from ullage.verbs.check.lock_document import lock_document
+        from ullage.verbs.check.document import lock_document
 
         return lock_document(self.report)
 
     def blocks(self, *, full: bool = False) -> Blocks:
         """The blocks of its report."""
-        from ullage.verbs.check.lock_text import locked_blocks
+        from ullage.verbs.check.text import locked_blocks
 
         return locked_blocks(self.report)
 

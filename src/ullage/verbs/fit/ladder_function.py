@@ -60,7 +60,7 @@ class FoundLadder(VerbAnswer):
 
     def blocks(self, *, full: bool = False) -> Blocks:
         """The blocks of its report."""
-        from ullage.verbs.fit.ladder_text import ladder_blocks
+        from ullage.verbs.fit.text import ladder_blocks
 
         return ladder_blocks(self.report)
 

@@ -54,9 +54,11 @@ def run_command(options: RunOptions, output: Output) -> int:
         on_failure=show_failure,
     )
     if options.is_sweep:
-        from ullage.verbs.run.sweep_command import run_sweep
+        from ullage.verbs.run.sweep_function import sweep
 
-        return run_sweep(options, output)
+        with output.progress() as on_progress:
+            swept = sweep.act(replace(options, on_progress=on_progress))
+        return output.give(swept)
     from ullage.verbs.run.function import default_snapshot, run
 
     path = snapshot

@@ -17,7 +17,7 @@ from ullage.operate.watch.recording import Recording
 from ullage.operate.watch.sample import Sample
 from ullage.operate.watch.view import view
 from ullage.verbs.command_line.command import command
-from ullage.verbs.command_line.streams import drop_stdout, say
+from ullage.verbs.command_line.streams import drop_stdout, refuse_reload, say
 from ullage.verbs.watch.function import read_samples, watch_gpus
 from ullage.verbs.watch.options import WatchOptions
 
@@ -79,12 +79,17 @@ def watch_command(options: WatchOptions) -> int | None:
 
 
 def _enter_exporter(files: ExitStack, options: WatchOptions) -> Exporter | None:
-    """The server of metrics, until `files` is closed."""
+    """The server of metrics, until `files` is closed; says where it is."""
     if options.listen is None:
         return None
-    from ullage.verbs.watch.listen_command import enter_exporter
+    if options.once or options.replay is not None:
+        raise SpecError("--listen serves what happens now; it does not go with --once or --replay")
+    from ullage.verbs.watch.listen_function import open_exporter
 
-    return enter_exporter(files, options)
+    exporter = files.enter_context(open_exporter(options))
+    refuse_reload()
+    say(f"Serving {exporter.url}", is_aside=True)
+    return exporter
 
 
 def _is_terminal() -> bool:

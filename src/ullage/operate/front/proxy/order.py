@@ -12,17 +12,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from ullage.ground.errors import EnvironmentProblem, SpecError
 from ullage.ground.parsing import check_values, show_value
 from ullage.operate.doors.refusal import Refusal
 from ullage.operate.front.policy.request import PREFIX_TOKENS, Request
 from ullage.operate.front.policy.versions import Versions
 from ullage.operate.front.proxy.fields import CHAT, COMPLETIONS, Use, read_fields
 from ullage.operate.front.proxy.prompt import read_prompts
-from ullage.operate.front.proxy.tokens import make_counter
 from ullage.operate.front.settings import FrontSettings
 
 _MAX_SEQUENCES: Final = 16
@@ -203,3 +204,42 @@ def _prefix(text: str, characters_per_token: float) -> tuple[int, ...]:
     for end in range(size, len(text) + 1, size):
         hashes.append(hash((hashes[-1] if hashes else 0, text[end - size : end])))
     return tuple(hashes)
+
+
+def make_counter(
+    files: Mapping[str, Path], characters_per_token: float
+) -> Callable[[str, str], int]:
+    """A function of a model and a text.
+
+    Args:
+        files: of tokenizers, by model.
+        characters_per_token: of a model without one.
+
+    Raises:
+        EnvironmentProblem: the library tokenizers is not installed, and a file is given.
+        SpecError: a file is not a tokenizer's.
+    """
+    tokenizers = {model: _open(path) for model, path in files.items()}
+
+    def count(model: str, text: str) -> int:
+        tokenizer = tokenizers.get(model)
+        if tokenizer is None:
+            # In bytes, as a character of Chinese or an emoji can be a token or more by itself.
+            return math.ceil(len(text.encode("utf-8", "surrogatepass")) / characters_per_token)
+        return len(tokenizer.encode(text))
+
+    return count
+
+
+def _open(path: Path) -> Any:  # noqa: ANN401 - of a library that is not always there
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        raise EnvironmentProblem(
+            "a tokenizer is configured, and the library tokenizers is not installed; "
+            "install it with: pip install tokenizers"
+        ) from None
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # what the library raises is an Exception and no more
+        raise SpecError(f"the tokenizer {str(path)!r} cannot be read: {error}") from None

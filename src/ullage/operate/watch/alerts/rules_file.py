@@ -41,7 +41,7 @@ from ullage.ground.errors import SpecError
 from ullage.ground.protocol.option import options_of
 from ullage.ground.protocol.plain import As, From, Mark, Misfit, choose, read_at
 from ullage.ground.units import parse_bytes
-from ullage.operate.watch.alerts.meters import gpus, growth, jobs, load, memory
+from ullage.operate.watch.alerts import meters
 from ullage.operate.watch.alerts.reading import each_gpu, each_job
 from ullage.operate.watch.alerts.rule import Kind, Rule, Severity, Unit
 from ullage.operate.watch.alerts.sinks.sink import Sink
@@ -51,51 +51,51 @@ from ullage.verbs.watch.options import WatchOptions
 # kind, under its name.
 
 _ALL: Final = (
-    Kind("allocated", Unit.SHARE, each_job, memory.measure_allocated,
+    Kind("allocated", Unit.SHARE, each_job, meters.measure_allocated,
          "peak of a job's allocated memory, as a share of what it can have"),
-    Kind("reserved", Unit.COUNT, each_job, memory.measure_pressure,
+    Kind("reserved", Unit.COUNT, each_job, meters.measure_pressure,
          "samples in which the allocator retried or gave segments back, while nearly all that it "
          "can have is reserved (a full cache alone is healthy)",
          least_says="share of its limit that the job must have reserved", can_look_back=True),
-    Kind("unpublished", Unit.SHARE, each_gpu, memory.measure_unpublished,
+    Kind("unpublished", Unit.SHARE, each_gpu, meters.measure_unpublished,
          "used memory of a GPU with processes that publish nothing, without the caches of those "
          "that do"),
-    Kind("forecast", Unit.SECONDS, each_job, growth.measure_time_left,
+    Kind("forecast", Unit.SECONDS, each_job, meters.measure_time_left,
          "time until the growing peak of a job's steps reaches its limit", is_below=True),
-    Kind("growth", Unit.BYTES, each_job, growth.measure_growth,
+    Kind("growth", Unit.BYTES, each_job, meters.measure_growth,
          "growth of the peak from step to step over the last 36 steps or more"),
-    Kind("fragmentation", Unit.SHARE, each_job, memory.measure_fragmentation,
+    Kind("fragmentation", Unit.SHARE, each_job, meters.measure_fragmentation,
          "unused pieces of partly used segments at the peak, as a share of reserved memory",
          least_says="share of its limit that the job must have reserved"),
-    Kind("out-of-memory", Unit.COUNT, each_job, memory.measure_ooms,
+    Kind("out-of-memory", Unit.COUNT, each_job, meters.measure_ooms,
          "times a job ran out of memory, and survived it", can_look_back=True),
-    Kind("temperature", Unit.DEGREES, each_gpu, gpus.measure_temperature,
+    Kind("temperature", Unit.DEGREES, each_gpu, meters.measure_temperature,
          "temperature above that at which this GPU slows down (negative: below it)"),
-    Kind("throttling", Unit.SHARE, each_gpu, gpus.measure_throttling,
+    Kind("throttling", Unit.SHARE, each_gpu, meters.measure_throttling,
          "time in which heat or the power supply held the clocks down", can_look_back=True),
-    Kind("utilisation", Unit.SHARE, each_gpu, load.measure_utilisation_drop,
+    Kind("utilisation", Unit.SHARE, each_gpu, meters.measure_utilisation_drop,
          "activity of multiprocessors and memory as a share of what it was with the same processes "
          "(utilisation where the driver knows no activity: it only says that a kernel was there)",
          is_below=True,
          least_says="utilisation that there must have been before", can_look_back=True),
-    Kind("power", Unit.SHARE, each_gpu, load.measure_power_change,
+    Kind("power", Unit.SHARE, each_gpu, meters.measure_power_change,
          "change of power with the same processes at the same utilisation", can_look_back=True),
-    Kind("power-limit", Unit.SHARE, each_gpu, gpus.measure_power_limit,
+    Kind("power-limit", Unit.SHARE, each_gpu, meters.measure_power_limit,
          "power as a share of the GPU's limit", can_look_back=True),
-    Kind("ecc-uncorrected", Unit.COUNT, each_gpu, gpus.measure_uncorrected,
+    Kind("ecc-uncorrected", Unit.COUNT, each_gpu, meters.measure_uncorrected,
          "uncorrected memory errors", can_look_back=True),
-    Kind("ecc-corrected", Unit.COUNT, each_gpu, gpus.measure_corrected,
+    Kind("ecc-corrected", Unit.COUNT, each_gpu, meters.measure_corrected,
          "corrected memory errors", can_look_back=True),
-    Kind("gpu-lost", Unit.COUNT, each_gpu, gpus.measure_loss, "1 if the driver has lost the GPU"),
-    Kind("idle-holder", Unit.COUNT, load.each_process, load.measure_idleness,
+    Kind("gpu-lost", Unit.COUNT, each_gpu, meters.measure_loss, "1 if the driver has lost the GPU"),
+    Kind("idle-holder", Unit.COUNT, meters.each_process, meters.measure_idleness,
          "1 if a process holds memory and does nothing",
          least_says="share of the GPU's memory that it must hold"),
-    Kind("straggler-time", Unit.SHARE, jobs.each_rank, jobs.measure_straggler_time,
+    Kind("straggler-time", Unit.SHARE, meters.each_rank, meters.measure_straggler_time,
          "time of a rank's step above that of the other ranks here (ranks that wait for each other "
          "all take as long as the slowest)"),
-    Kind("straggler-memory", Unit.SHARE, jobs.each_rank, jobs.measure_straggler_memory,
+    Kind("straggler-memory", Unit.SHARE, meters.each_rank, meters.measure_straggler_memory,
          "difference of a rank's peak from that of the other ranks here"),
-    Kind("scaler-skips", Unit.SHARE, jobs.each_scaled_job, jobs.measure_scaler_skips,
+    Kind("scaler-skips", Unit.SHARE, meters.each_scaled_job, meters.measure_scaler_skips,
          "share of the last steps that the gradient scaler skipped, after its first 50"),
 )  # fmt: skip
 KINDS: Final[Mapping[str, Kind]] = {kind.name: kind for kind in _ALL}

@@ -20,9 +20,7 @@ from ullage.players.eager.training.eager.autograd import (
     record,
     remember,
 )
-from ullage.players.eager.training.eager.cross_entropy import cross_entropy
-from ullage.players.eager.training.eager.kernels import Kind, launch, paused
-from ullage.players.eager.training.eager.products import multiply, shape_product
+from ullage.players.eager.training.eager.kernels import Kernel, Kind, launch, paused
 from ullage.players.eager.training.eager.reductions import (
     deviation,
     fit,
@@ -465,3 +463,74 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if node is not None:
         keep(node, means, deviations)
     return _recomputed(connect(out, node))
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """log_softmax and nll_loss, both of which keep the probabilities of all classes; compiled, the
+    logits as they come and a maximum and a sum of each row.
+    """
+    if logits.arena.is_compiled:
+        return _fused_cross_entropy(logits, labels)
+    logs = log_softmax(logits)
+    shape = logs.shape
+
+    def rule(gradient: Tensor, _: object) -> list[Tensor | None]:
+        out = gradient.like(shape)
+        launch(Kind.POINTWISE, out)
+        return [out]
+
+    node = record((logs,), rule, logs, labels)
+    loss = logs.like(())
+    launch(Kind.LOOKUP, loss, labels, labels)
+    weight = logs.like(())
+    if node is not None:
+        keep(node, weight)
+    return connect(loss, node)
+
+
+def _fused_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """As in Inductor: what is computed of the logits in between is never in memory."""
+    shape = logits.shape
+    dtype = logits.dtype
+    node = record((logits,), lambda gradient, _: [gradient.like(shape, dtype)], logits, labels)
+    rows = [logits.like((*shape[:-1], 1), FLOAT32) for _ in range(2)]
+    loss = logits.like((), FLOAT32)
+    if node is not None:
+        keep(node, *rows)
+    return connect(loss, node)
+
+
+def multiply(
+    like: Tensor,
+    shape: Sequence[int],
+    dtype: DType | None = None,
+    *,
+    work: int = 0,
+    product: Product = Product.BMM,
+    batch: int = 1,
+) -> Tensor:
+    """A product of matrices: its result, beside which cuBLAS has its workspace while it runs.
+
+    work: floating-point operations, two for each multiplication and addition.
+    batch: how many products of matrices it is.
+    """
+    arena = like.storage.arena
+
+    def make() -> Tensor:
+        arena.count_work(work)
+        with paused(arena, shape_product(like.dtype, shape, work, batch)):
+            out = like.like(tuple(shape), dtype)
+        if arena.blas_workspace_bytes:
+            arena.take(arena.blas_workspace_bytes, Category.WORKSPACE)
+        return out
+
+    return remember(make, arena, product)
+
+
+def shape_product(dtype: DType, shape: Sequence[int], work: int, batch: int = 1) -> Kernel:
+    """The launch of a product with a result of that shape, by its floating-point operations."""
+    columns = shape[-1]
+    rows = prod(shape[:-1]) // batch
+    length = work // (2 * batch * max(1, rows * columns))
+    numbers = (rows, columns, max(1, length), batch)
+    return Kernel(Kind.PRODUCT, (), numbers, dtype.name)
