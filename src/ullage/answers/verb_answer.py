@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class VerbAnswer:
-    """What a verb found."""
+    """The answer of a verb; a subclass has its fields, and the blocks of its report."""
 
     __slots__ = ()
 

@@ -320,7 +320,7 @@ def ladder_blocks(report: LadderReport) -> Iterator[b.Block]:
     yield b.Note(line, b.Tone.FAINT, indent=2)
     if not report.failure:
         yield b.SPACE
-        yield _table(report)
+        yield _rungs_table(report)
     yield from warning_lines(report.warnings, report.left_out)
     sizes = ", ".join(map(str, report.sizes))
     yield b.Note(
@@ -330,7 +330,7 @@ def ladder_blocks(report: LadderReport) -> Iterator[b.Block]:
     )
 
 
-def _table(report: LadderReport) -> b.Table:
+def _rungs_table(report: LadderReport) -> b.Table:
     rows: b.Rows = []
     for number, (rung, name) in enumerate(zip(report.rungs, report.names, strict=True)):
         proof = rung.proof

@@ -46,7 +46,6 @@ from ullage.players.eager.training.eager.tensor import BOOL, FLOAT32, DType, Ten
 __all__ = [
     "cat",
     "contiguous",
-    "cross_entropy",
     "deviation",
     "expand",
     "log_softmax",
