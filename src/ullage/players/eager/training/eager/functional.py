@@ -50,7 +50,6 @@ __all__ = [
     "expand",
     "log_softmax",
     "mean",
-    "multiply",
     "narrow",
     "repeat_heads",
     "reshape",
