@@ -113,13 +113,10 @@ def read_vllm(text: str) -> ServerStart:
         cached_from_bytes="memory for KV Cache as specified" in text,
         is_compile_cold=_is_cold(text), is_ready=any(mark in text for mark in _READY), **fields,
     )  # fmt: skip
-    has_failed = not start.is_ready or _fails(text)
+    # A server that answered for a while may have failed, too.
+    ends = ("EngineCore failed to start", "EngineDeadError")
+    has_failed = not start.is_ready or any(end in text for end in ends)
     return replace(start, failure=find_failure(start, text)) if has_failed else start
-
-
-def _fails(text: str) -> bool:
-    """True if the engine itself ended; a server that answered for a while may have, too."""
-    return "EngineCore failed to start" in text or "EngineDeadError" in text
 
 
 def _options(text: str) -> Mapping[str, str]:
