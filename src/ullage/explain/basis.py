@@ -10,11 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from ullage.explain.addresses import AddressEnds
-from ullage.explain.completion import Completion
-from ullage.explain.reserved import find_reserved
-from ullage.explain.tuning import Tuning
-from ullage.explain.workspaces import Workspaces
+from ullage.explain.reserved import AddressEnds, Completion, Tuning, Workspaces, find_reserved
 from ullage.ground.units import format_bytes
 from ullage.log.assumptions import Assumption, AssumptionKind
 from ullage.log.model import Record

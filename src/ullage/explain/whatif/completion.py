@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ullage.explain.completion import find_kept
 from ullage.explain.owners.dead_weight import find_last_uses
 from ullage.explain.owners.matching import match_record
+from ullage.explain.reserved import find_kept
 from ullage.explain.whatif.replays import Where
 from ullage.explain.whatif.variants import replay_variants
 from ullage.log.blocks import Blocks, held_before, pair_events, read_blocks
