@@ -26,7 +26,7 @@ class AddressEnds:
 
     The allocator takes the lower of two free blocks of one size. The order is that of one system's
     driver as far as it is known (docs/results/truth.md); a replay under the other's shows what can
-    depend on it (explain/whatif/variants.py).
+    depend on it (explain/whatif/other_ends.py).
     """
 
     low_bytes: int
@@ -55,7 +55,7 @@ class Completion:
     A block that another stream has used is reused only when that stream's work is done, and no
     program says when that is. The phantom's is done as late as can be: when the host has waited for
     it. The other end, all of it done at once, is measured by a replay
-    (explain/whatif/completion.py) where the run kept a snapshot; where it kept none, no less can be
+    (explain/whatif/other_ends.py) where the run kept a snapshot; where it kept none, no less can be
     reserved than was allocated.
 
     What a collective works on is allocated until the collective is seen to be done, unless the
@@ -131,7 +131,7 @@ class Tuning:
 
     Where it is, Inductor times its kernels before it first launches them, and what that allocates
     moves the peak of what is reserved, up or down. The run itself is the cold end. The warm end is
-    measured by a replay (explain/whatif/tuning.py) where the run kept a snapshot; where it kept
+    measured by a replay (explain/whatif/other_ends.py) where the run kept a snapshot; where it kept
     none, no less can be reserved than was allocated.
 
     Attributes:
@@ -173,7 +173,7 @@ class Workspaces:
     whose sizes follow a model.
 
     Where the run kept a snapshot, both ends of the peaks were measured by a replay
-    (explain/whatif/workspaces.py). Elsewhere, and of what the replay leaves out, the bounds of the
+    (explain/whatif/other_ends.py). Elsewhere, and of what the replay leaves out, the bounds of the
     most uncertain workspace are known alone; such memory lives for one operation.
 
     Attributes:

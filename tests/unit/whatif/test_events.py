@@ -13,7 +13,7 @@ from benchmarks.accuracy.address_replay import Allocator
 from tests.unit.whatif.test_addresses import EMPTY_CACHE, random_requests
 
 from ullage.explain.reserved import find_workspaces
-from ullage.explain.whatif.events import measure_by_events
+from ullage.explain.whatif.other_ends import measure_by_events
 from ullage.explain.whatif.replays import Where
 from ullage.ground.protocol.run import Platform
 from ullage.ground.units import MIB
