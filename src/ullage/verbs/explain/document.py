@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ullage.explain.moments.series import find_moments, sum_at_moments
+from ullage.explain.moments.levels import find_moments, sum_at_moments
 from ullage.explain.owners.dead_weight import DeadWeight
 from ullage.explain.owners.modules import ModuleOwners
 from ullage.explain.owners.ownership import CATEGORIES
