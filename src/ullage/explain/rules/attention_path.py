@@ -104,7 +104,9 @@ def _path_at(file: str, line: int, function: str) -> AttentionPath:
 
 def explain_math(case: Case) -> tuple[str, str]:
     """Why torch took the math path, and what to do."""
-    capability = _capability_of(case)
+    name = None if case.device.totals is None else case.device.totals.name
+    known = (gpu.compute_capability for gpu in load_catalog() if gpu.name == name)
+    capability = next(known, None)  # None where the file does not name the device
     if capability is not None and capability < _BFLOAT16_CAPABILITY and _names_bfloat16(case):
         number = ".".join(map(str, capability))
         why = (
@@ -117,15 +119,6 @@ def explain_math(case: Case) -> tuple[str, str]:
         "math path, which writes the scores out"
     )
     return why, MATH_CHANGE
-
-
-def _capability_of(case: Case) -> tuple[int, int] | None:
-    """The capability of the recorded device; None where the file does not name it."""
-    totals = case.device.totals
-    if totals is None:
-        return None
-    known = (gpu.compute_capability for gpu in load_catalog() if gpu.name == totals.name)
-    return next(known, None)
 
 
 def _names_bfloat16(case: Case) -> bool:

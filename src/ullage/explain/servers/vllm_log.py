@@ -161,7 +161,11 @@ def _complete(fields: dict[str, Any], options: Mapping[str, str], text: str) -> 
     if asked is not None and "share" not in fields:
         fields["share"] = float(asked[1])
     if "share" not in fields and "version" in fields:
-        fields["share"] = _default_share(fields["version"])
+        # The share that the release takes where the command says nothing.
+        try:
+            fields["share"] = find_release(fields["version"]).utilization
+        except SpecError:
+            fields["share"] = None
     total, share = fields.get("total_bytes"), fields.get("share")
     if "asked_bytes" not in fields and total is not None and share is not None:
         fields["asked_bytes"] = round(total * share)
@@ -190,14 +194,6 @@ def _separate_graphs(fields: dict[str, Any], text: str) -> None:
     rest, estimate = asked - sum(others), fields["graph_estimate_bytes"]
     if abs(rest - fields["activation_bytes"]) < abs(rest - fields["activation_bytes"] - estimate):
         fields["activation_bytes"] = max(0, fields["activation_bytes"] - estimate)
-
-
-def _default_share(version: str) -> float | None:
-    """The share that the release takes where the command says nothing."""
-    try:
-        return find_release(version).utilization
-    except SpecError:
-        return None
 
 
 def _is_cold(text: str) -> bool | None:
