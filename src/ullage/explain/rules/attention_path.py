@@ -104,9 +104,7 @@ def _path_at(file: str, line: int, function: str) -> AttentionPath:
 
 def explain_math(case: Case) -> tuple[str, str]:
     """Why torch took the math path, and what to do."""
-    name = None if case.device.totals is None else case.device.totals.name
-    known = (gpu.compute_capability for gpu in load_catalog() if gpu.name == name)
-    capability = next(known, None)  # None where the file does not name the device
+    capability = _capability_of(case)
     if capability is not None and capability < _BFLOAT16_CAPABILITY and _names_bfloat16(case):
         number = ".".join(map(str, capability))
         why = (
@@ -119,6 +117,12 @@ def explain_math(case: Case) -> tuple[str, str]:
         "math path, which writes the scores out"
     )
     return why, MATH_CHANGE
+
+
+def _capability_of(case: Case) -> tuple[int, int] | None:
+    """The capability of the recorded device; None where the file does not name it."""
+    name = None if case.device.totals is None else case.device.totals.name
+    return next((gpu.compute_capability for gpu in load_catalog() if gpu.name == name), None)
 
 
 def _names_bfloat16(case: Case) -> bool:
