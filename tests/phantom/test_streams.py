@@ -204,7 +204,7 @@ def test_a_replay_that_fails_loses_no_run(
     def fail(*_: object) -> None:
         raise EnvironmentProblem("the replay ended with 1")
 
-    monkeypatch.setattr("ullage.explain.whatif.completion.measure_at_once", fail)
+    monkeypatch.setattr("ullage.explain.whatif.other_ends.measure_at_once", fail)
     program = Path(__file__).parents[1] / "programs" / "streams.py"
     words = [str(program), "nothing_waits"]
     run = ullage.run(words, python=thin_python, snapshot=tmp_path / "run.pickle")

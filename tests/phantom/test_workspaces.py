@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ullage.explain.snapshot import explain_snapshot
-from ullage.explain.whatif.events import measure_by_events
+from ullage.explain.whatif.other_ends import measure_by_events
 from ullage.explain.whatif.replays import Where
 from ullage.ground.native.libraries import LIBRARY_DIR
 from ullage.ground.protocol.run import Platform

@@ -103,7 +103,10 @@ def measure_step(
     sentences = [*corrections, *basis, *_assume(host, num_ranks), *last.basis()]
     return StepTime(
         step=spread.of(last.interval()),
-        steps=tuple(spread.of(_interval(runs, begin, end)) for begin, end in steps),
+        steps=tuple(
+            spread.of(_ordered([r.moments[end].done_s - r.moments[begin].done_s for r in runs]))
+            for begin, end in steps
+        ),
         device_idle=last.idle(),
         host_waits=last.host_waits(),
         categories=last.shares(lambda cost, _row, _part: cost.category.value, spread),
@@ -216,11 +219,6 @@ def _whole_steps(run: Run) -> list[tuple[int, int]]:
     if len(places) == 1 and alone is not None:
         places.insert(0, alone)
     return list(pairwise(places))
-
-
-def _interval(runs: Sequence[Run], begin: int, end: int) -> Interval:
-    seconds = [run.moments[end].done_s - run.moments[begin].done_s for run in runs]
-    return _ordered(seconds)
 
 
 def _ordered(seconds: Sequence[float]) -> Interval:
@@ -359,18 +357,13 @@ class _Step:
     def _measure(self, end: int) -> Exposure:
         begin_s, end_s = (moment.done_s for moment in self._bounds[end])
         run = self._runs[end]
+        # Where several streams are busy, computation hides copies, and both hide communication.
+        ranks = {Category.COMMUNICATION: 2, Category.COPIES: 1}
         busy = [
-            Busy(run.starts[index], run.ends[index], index, self._rank(index))
-            for index in self._given
+            Busy(run.starts[row], run.ends[row], row, ranks.get(self._cost(row).category, 0))
+            for row in self._given
         ]
         return measure_exposure(busy, begin_s, end_s)
-
-    def _rank(self, index: int) -> int:
-        """The rank of a moment where several streams are busy: computation hides copies, and both
-        hide communication.
-        """
-        category = self._cost(index).category
-        return 2 if category is Category.COMMUNICATION else 1 if category is Category.COPIES else 0
 
     def _waits(self, end: int) -> list[tuple[int, float, float]]:
         first, last = (moment.entry for moment in self._bounds[end])

@@ -10,11 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from ullage.explain.addresses import AddressEnds
-from ullage.explain.completion import Completion
-from ullage.explain.reserved import find_reserved
-from ullage.explain.tuning import Tuning
-from ullage.explain.workspaces import Workspaces
+from ullage.explain.reserved import Reserved, find_reserved
 from ullage.ground.units import format_bytes
 from ullage.log.assumptions import Assumption, AssumptionKind
 from ullage.log.model import Record
@@ -80,70 +76,46 @@ def device_basis(gpu: Gpu, records: Sequence[Record] = ()) -> Basis:
 def _replayed(record: Record) -> Iterator[Assumption]:
     """How much depends on what replays of the trace with other settings come to."""
     for totals in record.devices:
-        reserved, allocated = find_reserved(record, totals), totals.peak_allocated_bytes
-        for what, count, low, high in (
-            *_completion(reserved.completion, allocated),
-            *_tuning(reserved.tuning, allocated),
-            *_address_order(reserved.addresses),
-            *_workspaces(reserved.workspaces),
-        ):
+        reserved = find_reserved(record, totals)
+        rows = [row for row in _ends(reserved) if row[2] != row[3]]
+        work = reserved.completion
+        if work.allocated_low_bytes is not None:  # said even where the peak has none of them
+            what = "allocated for collectives that are not waited for: done at once, to done when "
+            what += "the host waits or a stream's queue is full"
+            kept = (what, work.num_kept, work.allocated_low_bytes, reserved.allocated_bytes)
+            rows.insert(0, kept)
+        for what, count, low, high in rows:
             yield Assumption(AssumptionKind.REPLAY, what, "", count, low, high, high)
 
 
-def _completion(ends: Completion, peak_allocated_bytes: int) -> Iterator[_Ends]:
-    """How much depends on when asynchronous work ends."""
-    if ends.allocated_low_bytes is not None:
-        what = "allocated for collectives that are not waited for: done at once, to done when the"
-        what += " host waits or a stream's queue is full"
-        yield (what, ends.num_kept, ends.allocated_low_bytes, peak_allocated_bytes)
-    if ends.low_bytes == ends.high_bytes:
-        return
+def _ends(reserved: Reserved) -> Iterator[_Ends]:
+    work = reserved.completion
     what = "reserved with asynchronous work done at once, to done when the host waits for it"
-    if ends.held_bytes is None:
+    if work.held_bytes is None:
         what += "; the lower end was not measured, as no snapshot was kept"
     else:
-        what += f"; {format_bytes(ends.held_bytes)} held back at the peak"
-    yield (what, ends.num_held or 1, ends.low_bytes, ends.high_bytes)
-
-
-def _address_order(ends: AddressEnds) -> Iterator[_Ends]:
-    """How much depends on the order in which the driver hands out addresses."""
-    for what, low, high in (
-        ("allocated", ends.allocated_low_bytes, ends.allocated_high_bytes),
-        ("reserved", ends.low_bytes, ends.high_bytes),
-    ):
-        if low != high:
-            orders = "addresses in the order of Linux's driver, or of Windows'"
-            yield (f"{what} with {orders}", 1, low, high)
-
-
-def _workspaces(ends: Workspaces) -> Iterator[_Ends]:
-    """How much depends on the sizes of workspaces, which the entries of each kind have alone."""
-    with_bounds = f"with the {ends.num_blocks:,} workspaces of libraries at their lower, to their"
-    for what, low, high in (
-        ("allocated", ends.allocated_low_bytes, ends.allocated_high_bytes),
-        ("reserved", ends.reserved_low_bytes, ends.reserved_high_bytes),
-    ):
-        if low != high:
-            yield (f"{what} {with_bounds} upper bounds", ends.num_blocks, low, high)
-
-
-def _tuning(ends: Tuning, allocated_bytes: int) -> Iterator[_Ends]:
-    """How much depends on whether Inductor times kernels, or its cache knows the best settings."""
-    if ends.allocated_low_bytes < allocated_bytes:
-        what = "allocated with Inductor's cache warm, to cold as in this run"
-        yield (what, ends.num_blocks or 1, ends.allocated_low_bytes, allocated_bytes)
-    if ends.low_bytes == ends.high_bytes:
-        return
-    what = "reserved with Inductor's cache warm, to cold as in this run"
-    if ends.num_blocks is None or ends.largest_bytes is None:
-        what += "; the warm end was not measured, as no snapshot was kept"
+        what += f"; {format_bytes(work.held_bytes)} held back at the peak"
+    yield (what, work.num_held or 1, work.low_bytes, work.high_bytes)
+    timing, warm = reserved.tuning, "with Inductor's cache warm, to cold as in this run"
+    num_timed = timing.num_blocks or 1
+    yield (f"allocated {warm}", num_timed, timing.allocated_low_bytes, reserved.allocated_bytes)
+    if timing.num_blocks is None or timing.largest_bytes is None:
+        warm += "; the warm end was not measured, as no snapshot was kept"
     else:
-        what += (
-            f"; the timing of kernels allocated {ends.num_blocks:,} blocks of up to "
-            f"{format_bytes(ends.largest_bytes)}"
+        warm += (
+            f"; the timing of kernels allocated {timing.num_blocks:,} blocks of up to "
+            f"{format_bytes(timing.largest_bytes)}"
         )
-    yield (what, ends.num_blocks or 1, ends.low_bytes, ends.high_bytes)
+    yield (f"reserved {warm}", num_timed, timing.low_bytes, timing.high_bytes)
+    order = reserved.addresses
+    orders = "with addresses in the order of Linux's driver, or of Windows'"
+    yield (f"allocated {orders}", 1, order.allocated_low_bytes, order.allocated_high_bytes)
+    yield (f"reserved {orders}", 1, order.low_bytes, order.high_bytes)
+    # Workspaces: what the entries of each kind have alone.
+    sizes, num = reserved.workspaces, reserved.workspaces.num_blocks
+    bounds = f"with the {num:,} workspaces of libraries at their lower, to their upper bounds"
+    yield (f"allocated {bounds}", num, sizes.allocated_low_bytes, sizes.allocated_high_bytes)
+    yield (f"reserved {bounds}", num, sizes.reserved_low_bytes, sizes.reserved_high_bytes)
 
 
 def _basis(assumptions: Iterable[Assumption], records: Sequence[Record]) -> Basis:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
@@ -204,6 +204,12 @@ def explain_devices(
         steps, evaluations = peak_per_step(record, levels, log.course)
         if not len(record.events) and record.measured is not None:
             steps = counted_steps(record.measured)
+            # By counters alone the peaks are known.
+            whole = [step for step in steps if step.is_complete]
+            peaks = np.array([step.peak.allocated_bytes for step in whole])
+            growth = rate_of(steps, peaks, np.array([step.index for step in whole]))
+        else:
+            growth = step_growth(steps, log.blocks, log.owners, log.course, totals.index)
         reports.append(
             DeviceReport(
                 pid=record.pid,
@@ -228,20 +234,10 @@ def explain_devices(
                 ),
                 steps=steps,
                 evaluations=evaluations,
-                growth=_find_growth(log, totals.index, steps),
+                growth=growth,
             )
         )
     return tuple(reports)
-
-
-def _find_growth(log: Log, device: int, steps: Sequence[StepPeak]) -> float | None:
-    """By how many bytes more is live after each step than after the one before."""
-    if len(log.record.events) or log.record.measured is None:
-        return step_growth(steps, log.blocks, log.owners, log.course, device)
-    # By counters alone the peaks are known.
-    whole = [step for step in steps if step.is_complete]
-    peaks = np.array([step.peak.allocated_bytes for step in whole])
-    return rate_of(steps, peaks, np.array([step.index for step in whole]))
 
 
 def _own_at(

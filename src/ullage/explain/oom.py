@@ -119,7 +119,8 @@ def find_shortage(
     # Under a limit what one line has made may be what the limit is for.
     is_limited = free >= segment_bytes(requested)
     leaks = [site for site in growth if not is_limited or site.unit != "call"]
-    leaked = sum(_live_bytes(site, replay, event) for site in leaks)
+    numbers = np.array([number for site in leaks for number in site.blocks], dtype=np.int64)
+    leaked = int(blocks.size_bytes[numbers[blocks.is_live(event)[numbers]]].sum())
     others = None
     if totals is not None and totals.total_bytes:
         known = lay.reserved_bytes + totals.context_bytes
@@ -139,12 +140,6 @@ def find_shortage(
         total_bytes=None if totals is None else totals.total_bytes,
     )
     return _with_cause(shortage, is_expandable=is_expandable, is_backward=is_backward)
-
-
-def _live_bytes(growth: Growth, replay: Replay, event: int) -> int:
-    blocks = replay.blocks
-    numbers = np.array(growth.blocks, dtype=np.int64)
-    return int(blocks.size_bytes[numbers[blocks.is_live(event)[numbers]]].sum())
 
 
 def _with_cause(shortage: Shortage, *, is_expandable: bool, is_backward: bool) -> Shortage:

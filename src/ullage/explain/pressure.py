@@ -146,10 +146,13 @@ def explain_pressure(pressure: MeasuredPressure, max_rows: int = MAX_ROWS) -> Pr
         for name, times in pressure.requests.items()
         if (every := find_percentiles(times.all)) and (recent := find_percentiles(times.recent))
     ]
+    windows = pressure.windows
+    per_row = max(1, -(-len(windows) // max_rows))
+    parts = (windows[begin : begin + per_row] for begin in range(0, len(windows), per_row))
     return PressureReport(
         steps=find_percentiles(pressure.steps.all),
         recent_steps=find_percentiles(pressure.steps.recent),
-        rows=_find_rows(pressure, max_rows),
+        rows=tuple(_merge(part, has_frees=pressure.has_device_frees) for part in parts),
         sentence=compare_steps(pressure),
         requests=tuple(sorted(requests, key=lambda group: (-group.all.num, group.name))),
         num_requests=pressure.num_requests,
@@ -197,13 +200,6 @@ def find_percentiles(durations: Durations) -> Percentiles | None:
     if p50_s is None or p90_s is None or p99_s is None:
         return None
     return Percentiles(durations.num, p50_s, p90_s, p99_s)
-
-
-def _find_rows(pressure: MeasuredPressure, max_rows: int) -> tuple[PressureRow, ...]:
-    windows = pressure.windows
-    per_row = max(1, -(-len(windows) // max_rows))
-    parts = (windows[begin : begin + per_row] for begin in range(0, len(windows), per_row))
-    return tuple(_merge(part, has_frees=pressure.has_device_frees) for part in parts)
 
 
 def _merge(windows: Sequence[Window], *, has_frees: bool) -> PressureRow:

@@ -59,9 +59,10 @@ def find_odd_ranks(records: Sequence[Record]) -> list[str]:
     odd = _find_odd(peaks)
     if odd is not None:
         others = [peak for number, peak in enumerate(peaks) if number != odd]
+        ends = dict.fromkeys((min(others), max(others)))
         sentences.append(
             f"rank {ranked[odd].rank} is odd: its peak is {format_bytes(peaks[odd])} allocated, "
-            f"the other ranks' {_between(min(others), max(others))}"
+            f"the other ranks' {' to '.join(map(format_bytes, ends))}"
         )
     times = [_step_seconds(record) for record in ranked]
     slow = _find_odd(times) if all(times) else None
@@ -95,12 +96,6 @@ def _find_odd(values: Sequence[float]) -> int | None:
     spread = max(others) - min(others)
     is_odd = distance > spread and distance > _ODD_SHARE * median(others)
     return odd if is_odd else None
-
-
-def _between(low: int, high: int) -> str:
-    if low == high:
-        return format_bytes(low)
-    return f"{format_bytes(low)} to {format_bytes(high)}"
 
 
 def _peak_bytes(record: Record) -> int:

@@ -31,7 +31,6 @@ from ullage.ground.protocol.plain import As, Mark, figure, plain
 from ullage.ground.units import format_bytes
 from ullage.ground.version import __version__
 from ullage.log.model import OutOfMemory, ProgramExit, Record, Stop
-from ullage.players.inside.requests.requests import Noted
 
 if TYPE_CHECKING:
     from ullage.clock.price import Expense
@@ -346,8 +345,10 @@ def _judge(
     if program.exit_code != 0:
         reason = _failure(program, own, processes) + request
         return Verdict.FAILED, reason, ExitCode.PROGRAM_FAILED
-    if failed is not None:
-        return _judge_unanswered(failed, request)
+    if failed is not None:  # a server went on after a request that it did not answer
+        if failed.is_out_of_memory:
+            return Verdict.OUT_OF_MEMORY, f"no room{request}", ExitCode.ANSWER_IS_NO
+        return Verdict.FAILED, f"{failed.failure}{request}", ExitCode.PROGRAM_FAILED
     if program.plan is not None and not program.plan.is_applied:
         return Verdict.FAILED, program.plan.failure, ExitCode.PROGRAM_FAILED
     gap = find_gap(program, [process.record for process in processes])
@@ -378,13 +379,6 @@ def _no_room(oom: OutOfMemory, devices: Sequence[DeviceReport]) -> str:
     others = next((d.ledger.others_bytes for d in devices if d.oom is oom), 0)
     beside = f"; other processes held {format_bytes(others)} of it" if others else ""
     return f"no room{request}{which}{where}{beside}{ended}"
-
-
-def _judge_unanswered(failed: Noted, request: str) -> tuple[Verdict, str, ExitCode]:
-    """The verdict on a server that went on after a request that it did not answer."""
-    if failed.is_out_of_memory:
-        return Verdict.OUT_OF_MEMORY, f"no room{request}", ExitCode.ANSWER_IS_NO
-    return Verdict.FAILED, f"{failed.failure}{request}", ExitCode.PROGRAM_FAILED
 
 
 def _on_device(index: int, devices: Sequence[DeviceReport]) -> str:

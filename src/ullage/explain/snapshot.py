@@ -90,13 +90,16 @@ def find_rounds(stacks: Stacks, replay: Replay) -> Int64Array:
     used = blocks.stack[born].astype(np.int64)
     events = blocks.birth[born]
     is_python = np.array([has_python_file(file) for file in stacks.frames.file], dtype=np.bool_)
-    paths = {
-        int(stack): _outermost_first(stacks, int(stack), is_python) for stack in np.unique(used)
-    }
+    paths: dict[int, Int64Array] = {}  # the frames in Python, the outermost first
+    for stack in np.unique(used).tolist():
+        frames = stacks.frame[stacks.start[stack] : stacks.start[stack + 1]].astype(np.int64)
+        paths[stack] = frames[is_python[frames]][::-1]
     table = np.full((len(stacks), _MAX_DEPTH), -1, dtype=np.int64)
     for stack, path in paths.items():
         table[stack, : len(path)] = path[:_MAX_DEPTH]
-    functions = _function_numbers(stacks)
+    numbers: dict[tuple[str, str], int] = {}
+    names = zip(stacks.frames.file, stacks.frames.function, strict=True)
+    functions = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
     here = used[table[used, 0] >= 0]
     when = events[table[used, 0] >= 0]
     for depth in range(_MAX_DEPTH):
@@ -119,18 +122,6 @@ def find_rounds(stacks: Stacks, replay: Replay) -> Int64Array:
         line = np.bincount(frames).argmax()
         here, when = here[frames == line], when[frames == line]
     return np.empty(0, dtype=np.int64)
-
-
-def _outermost_first(stacks: Stacks, stack: int, is_python: np.ndarray) -> Int64Array:
-    frames = stacks.frame[stacks.start[stack] : stacks.start[stack + 1]].astype(np.int64)
-    outermost_first: Int64Array = frames[is_python[frames]][::-1]
-    return outermost_first
-
-
-def _function_numbers(stacks: Stacks) -> Int64Array:
-    numbers: dict[tuple[str, str], int] = {}
-    names = zip(stacks.frames.file, stacks.frames.function, strict=True)
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
 
 # Findings about a device that need a run recorded by ullage: dead blocks at the peak, copies in
@@ -294,13 +285,17 @@ def _explain_device(
     site_levels = find_site_levels(replayed, sites, course)
     lay = find_fragmentation(replayed, moment, find_private(snapshot, replayed, index))
     growth = find_growth(replayed, sites, course, site_levels)
-    totals = _totals_of(match, index)
+    devices = () if match is None else match.record.devices
+    totals = next((totals for totals in devices if totals.index == index), None)
     shortage = None
     if oom is not None:
         phase = course.phase[course.region_at(np.array([oom[0]]))[0]]
         is_expandable = snapshot.settings.get("expandable_segments") is True
+        # A model that is on its way to the device grows, too.
+        is_left = has_no_end(owners.category) | ~np.bool_(owners.is_known)
+        leaks = tuple(each for each in growth if not each.blocks or is_left[each.blocks[-1]])
         shortage = find_shortage(
-            oom, replayed, lay, _without_end(growth, owners), totals,
+            oom, replayed, lay, leaks, totals,
             is_expandable=is_expandable, is_backward=phase == Phase.BACKWARD,
         )  # fmt: skip
     recorded = None
@@ -324,18 +319,6 @@ def _explain_device(
         totals=totals,
         recorded=recorded,
     )
-
-
-def _without_end(growth: Sequence[Growth], owners: Owners) -> tuple[Growth, ...]:
-    """The growth, without a model that is on its way to the device."""
-    is_left = has_no_end(owners.category) | ~np.bool_(owners.is_known)
-    return tuple(each for each in growth if not each.blocks or is_left[each.blocks[-1]])
-
-
-def _totals_of(match: Match | None, device: int) -> DeviceTotals | None:
-    if match is None:
-        return None
-    return next((totals for totals in match.record.devices if totals.index == device), None)
 
 
 def share_sites(

@@ -55,20 +55,19 @@ def find_token_growth(
     is_forward = course.phase == Phase.FORWARD
     if not course.has_phases or course.grad[is_forward].any() or not is_forward.any():
         return None
-    caches = [site for site in growth if _is_cache(site, category)]
-    rate = round(sum(cache.bytes_per_step for cache in caches))
+    cache = code_of(Category.KV_CACHE)
+    caches = [
+        site
+        for site in growth
+        if site.is_replaced or (site.blocks and category[site.blocks[-1]] == cache)
+    ]
+    rate = round(sum(site.bytes_per_step for site in caches))
     if not rate:
         return None
-    blocks = np.unique([block for cache in caches for block in cache.blocks])
+    blocks = np.unique([block for site in caches for block in site.blocks])
     return TokenGrowth(
         token_bytes=rate,
         cache_bytes=int(replay.blocks.requested_bytes[blocks].sum()),
         sites=tuple(cache.site for cache in caches),
         is_replaced=all(cache.is_replaced for cache in caches),
     )
-
-
-def _is_cache(growth: Growth, category: UInt8Array) -> bool:
-    cache = code_of(Category.KV_CACHE)
-    is_claimed = bool(growth.blocks) and category[growth.blocks[-1]] == cache
-    return growth.is_replaced or bool(is_claimed)

@@ -69,7 +69,9 @@ def find_transfers(match: Match, replay: Replay, course: Course) -> tuple[Transf
     first = max(1, int(step[0]) + 1) if is_cut else 1
     num_steps = course.num_steps - first
     here = (copies.device == match.device) & (step >= first) & (step < course.num_steps)
-    is_beside = copies.stream != _computing_stream(replay)
+    streams, place = np.unique(replay.blocks.stream, return_inverse=True)
+    sizes = np.bincount(place, weights=replay.blocks.size_bytes)
+    is_beside = copies.stream != (streams[np.argmax(sizes)] if len(streams) else 0)
     kinds = copies.is_to_device * 8 + copies.is_pinned * 4 + copies.is_waited_for * 2 + is_beside
     transfers = []
     for kind in np.unique(kinds[here]).tolist():
@@ -104,12 +106,6 @@ def find_pinned(match: Match, course: Course) -> Pinned | None:
         place = np.searchsorted(events, course.step_ends, side="right")
         ends.append(np.append(0, levels.size_bytes)[place])
     return Pinned(*ends)
-
-
-def _computing_stream(replay: Replay) -> int:
-    streams, place = np.unique(replay.blocks.stream, return_inverse=True)
-    sums = np.bincount(place, weights=replay.blocks.size_bytes)
-    return int(streams[np.argmax(sums)]) if len(streams) else 0
 
 
 def _blocks_of(match: Match, copies: Copies, rows: Int64Array) -> tuple[int, ...]:

@@ -37,7 +37,10 @@ def find_warnings(
     has_requests = any(record.requests for record in records)
     for which, device in devices if fits and not has_requests else ():
         warnings += _unsettled_steps(device, which)
-    if fits and any(_is_first_optimizer_step_only(record) for record in records):
+    kinds = [[mark.kind for mark in record.marks] for record in records]
+    if fits and any(
+        row.count(MarkKind.STEP) == 1 and MarkKind.OPTIMIZER_BEGIN in row for row in kinds
+    ):
         warnings.append(
             "only one step ran: the optimizer's state comes with its end, so a second step may "
             "need more"
@@ -141,8 +144,3 @@ def _larger_inputs(steps: Sequence[StepPeak], which: str) -> list[str]:
         f"before{which}; a larger batch still would take more"
     )
     return [text]
-
-
-def _is_first_optimizer_step_only(record: Record) -> bool:
-    kinds = [mark.kind for mark in record.marks]
-    return kinds.count(MarkKind.STEP) == 1 and MarkKind.OPTIMIZER_BEGIN in kinds

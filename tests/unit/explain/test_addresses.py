@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ullage.answers.text import render
-from ullage.explain.addresses import AddressEnds, find_address_ends
 from ullage.explain.basis import BasisKind
 from ullage.explain.program import Program
+from ullage.explain.reserved import AddressEnds, find_address_ends
 from ullage.explain.run import explain_run
 from ullage.facts.gpus.catalog import Gpu
 from ullage.ground.protocol.plain import plain

@@ -10,8 +10,8 @@ import pytest
 
 from ullage.answers.text import render
 from ullage.explain.basis import BasisKind
-from ullage.explain.completion import Completion, find_completion
 from ullage.explain.program import Program
+from ullage.explain.reserved import Completion, find_completion
 from ullage.explain.run import RunReport, explain_run
 from ullage.explain.verdict import Verdict
 from ullage.facts.gpus.catalog import Gpu

@@ -10,8 +10,8 @@ import pytest
 from ullage.answers.text import render
 from ullage.explain.basis import BasisKind
 from ullage.explain.program import Program
+from ullage.explain.reserved import Tuning, find_tuning
 from ullage.explain.run import RunReport, explain_run
-from ullage.explain.tuning import Tuning, find_tuning
 from ullage.explain.verdict import Verdict
 from ullage.facts.gpus.catalog import Gpu
 from ullage.ground.protocol.plain import plain

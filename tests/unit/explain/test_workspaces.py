@@ -10,8 +10,8 @@ import pytest
 
 from ullage.answers.text import render
 from ullage.explain.program import Program
+from ullage.explain.reserved import find_workspaces
 from ullage.explain.run import RunReport, explain_run
-from ullage.explain.workspaces import find_workspaces
 from ullage.facts.gpus.catalog import Gpu
 from ullage.ground.protocol.plain import plain
 from ullage.log.bounds import OtherPeaks, Otherwise, Peaks

@@ -27,7 +27,7 @@ from ullage.log.replay import replay
 from ullage.log.snapshot import Action
 from ullage.log.snapshot_reader import read_snapshot
 from ullage.verbs.document.export import check_format, write_csv, write_folded, write_pickle
-from ullage.verbs.document.trace_events.memory import write_trace_events
+from ullage.verbs.document.trace_events import write_trace_events
 from ullage.verbs.page.payload import SnapshotPage
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "snapshots"

@@ -21,7 +21,7 @@ from ullage.facts.gpus.catalog import Gpu
 from ullage.ground.errors import SnapshotError, SpecError
 from ullage.ground.protocol.plain import plain
 from ullage.log.model import Record
-from ullage.verbs.document.trace_events.step import render_timeline
+from ullage.verbs.document.trace_events import render_timeline
 from ullage.verbs.run.function import check_price
 from ullage.verbs.run.sweep_text import sweep_blocks
 from ullage.verbs.run.text import run_blocks

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ullage.explain.whatif import variants
+from ullage.explain.whatif import other_ends
 from ullage.explain.whatif.replays import ReplayAnswer, ReplayOrder, Where
 from ullage.log.rules import AllocatorOutcome
 from ullage.log.snapshot import Snapshot
@@ -118,7 +118,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return [ReplayAnswer(None) if peak is None else ReplayAnswer(played_with(peak * MIB))
                 for peak, _order in zip(sent["peaks"], orders, strict=True)]  # fmt: skip
 
-    monkeypatch.setattr(variants, "replay_all", answer)
+    monkeypatch.setattr(other_ends, "replay_all", answer)
     return sent
 
 

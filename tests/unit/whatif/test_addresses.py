@@ -17,8 +17,8 @@ from benchmarks.accuracy.address_replay import Allocator
 from benchmarks.accuracy.addresses import read_golden
 from tests.rows import each
 
+from ullage.explain.whatif.other_ends import measure_other_order, replay_variants
 from ullage.explain.whatif.replays import Where
-from ullage.explain.whatif.variants import measure_other_order, replay_variants
 from ullage.ground.programs.allocator_replay import ATTEMPT
 from ullage.ground.protocol.run import Platform
 from ullage.ground.units import GIB, MIB

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ullage.explain.whatif import completion
-from ullage.explain.whatif.completion import measure_at_once
+from ullage.explain.whatif import other_ends
+from ullage.explain.whatif.other_ends import measure_at_once
 from ullage.explain.whatif.replays import Where
 from ullage.ground.units import MIB
 from ullage.log.bounds import OtherPeaks, Otherwise, Peaks
@@ -51,7 +51,7 @@ def test_a_block_is_held_back_where_another_comes_before_it_is_free(
     num_held: int,
     num_at_peak: int,
 ) -> None:
-    monkeypatch.setattr(completion, "replay_variants", lambda *_arguments: [Peaks(7, 5)])
+    monkeypatch.setattr(other_ends, "replay_variants", lambda *_arguments: [Peaks(7, 5)])
     (found,) = measure_at_once(make_snapshot(script), None, NOWHERE)
     held = (num_held, num_at_peak * MIB)
     assert found == OtherPeaks(Otherwise.COMPLETION, 0, (Peaks(7, 5),), *held)
@@ -60,7 +60,7 @@ def test_a_block_is_held_back_where_another_comes_before_it_is_free(
 def test_at_once_each_block_goes_where_the_program_let_go_of_it(make_snapshot: Make) -> None:
     snapshot = make_snapshot("+a ?a +b -a +c -b")
     late = replay(snapshot)
-    let_go = completion.let_go(late.blocks, snapshot.events_of(0))
+    let_go = other_ends.let_go(late.blocks, snapshot.events_of(0))
     actions = snapshot.events_of(0).action
     assert actions[let_go[:2]].tolist() == [Action.FREE_REQUESTED] * 2
     assert let_go[2] == len(actions), "it is there at the end"

@@ -12,9 +12,9 @@ from benchmarks.accuracy.address_policy import POLICIES
 from benchmarks.accuracy.address_replay import Allocator
 from tests.unit.whatif.test_addresses import EMPTY_CACHE, random_requests
 
-from ullage.explain.whatif.events import measure_by_events
+from ullage.explain.reserved import find_workspaces
+from ullage.explain.whatif.other_ends import measure_by_events
 from ullage.explain.whatif.replays import Where
-from ullage.explain.workspaces import find_workspaces
 from ullage.ground.protocol.run import Platform
 from ullage.ground.units import MIB
 from ullage.log.bounds import Otherwise

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from ullage.explain.whatif.other_ends import find_timing, measure_warm
 from ullage.explain.whatif.replays import Where
-from ullage.explain.whatif.tuning import find_timing, measure_warm
 from ullage.ground.units import MIB
 from ullage.log.bounds import OtherPeaks, Otherwise, Peaks
 from ullage.log.replay import replay

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ullage.explain.whatif.other_ends import measure_workspaces
 from ullage.explain.whatif.replays import Where
-from ullage.explain.whatif.workspaces import measure_workspaces
 from ullage.ground.programs.allocator_replay import ATTEMPT
 from ullage.ground.units import MIB
 from ullage.log.bounds import OtherPeaks, Otherwise, Peaks

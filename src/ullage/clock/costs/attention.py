@@ -88,16 +88,16 @@ def attention_time(
             f"{reached.basis}; single precision at a quarter of it",
         )
     blocks = num_blocks or work.batch * work.heads * math.ceil(work.q_len / _BLOCK_ROWS)
-    return at_least(_computed(gpu, ops, reached, _idle(gpu, blocks)), floor)
-
-
-def _computed(gpu: Gpu, ops: float, reached: _Reached, idle: Width) -> Duration:
-    """The time of the operations, with the multiprocessors that have nothing to do."""
+    # It takes longer for the multiprocessors that have nothing to do: at least those without a
+    # block, at most the whole last round.
+    rounds = blocks / gpu.num_multiprocessors
+    least, most = max(1.0, 1 / rounds), math.ceil(rounds) / rounds
     start, seconds, width = start_s(gpu), ops / reached.ops_per_s, reached.width
-    likely = seconds * math.sqrt(idle.low * idle.high)
-    low_s = min(likely * width.low, seconds * idle.low * width.low)
-    high_s = max(likely * width.high, seconds * idle.high * width.high)
-    return Duration(start / 2 + low_s, start + likely, start + high_s, reached.basis)
+    likely = seconds * math.sqrt(least * most)
+    low_s = min(likely * width.low, seconds * least * width.low)
+    high_s = max(likely * width.high, seconds * most * width.high)
+    time = Duration(start / 2 + low_s, start + likely, start + high_s, reached.basis)
+    return at_least(time, floor)
 
 
 def _reached(gpu: Gpu, kernel: Kernel, work: Attention, which: Pass) -> _Reached:
@@ -139,11 +139,3 @@ def _large_product(gpu: Gpu) -> float:
     precision = "bfloat16" if gpu.tensor_ops_per_s.bf16 else "float16"
     work = MatrixProduct(8192, 8192, 8192)
     return work.ops / matrix_product(gpu, work, precision).s
-
-
-def _idle(gpu: Gpu, num_blocks: int) -> Width:
-    """How much longer it takes for the multiprocessors that have nothing to do: at least those
-    without a block, at most the whole last round.
-    """
-    rounds = num_blocks / gpu.num_multiprocessors
-    return Width(max(1.0, 1 / rounds), math.ceil(rounds) / rounds)

@@ -212,7 +212,8 @@ def _foreach(launch: KernelLaunch) -> Moves:
     Fused optimizers read all lists and write all but the gradients; others read those that they
     say, and write one.
     """
-    depth = _number(_DEPTH, launch.name, 1)
+    match = _DEPTH.search(launch.name)
+    depth = max(1, int(match[1])) if match else 1
     reads, writes = depth, 1
     functor = _FOREACH_FUNCTOR.search(launch.name)
     if _FUSED.search(launch.name):
@@ -365,11 +366,6 @@ def _reads_rows(name: str) -> bool:
 def _unknown(launch: KernelLaunch) -> Moves:
     """Nothing is known: 0.3 to 5 times of what all operands take once."""
     return Moves(Traffic.of(_sum(launch), 0.3, 5.0), "nothing is known of this kernel")
-
-
-def _number(pattern: re.Pattern[str], name: str, default: int) -> int:
-    match = pattern.search(name)
-    return max(1, int(match[1])) if match else default
 
 
 _COUNTERS: Final[Mapping[Rule, Callable[[KernelLaunch], Moves]]] = {

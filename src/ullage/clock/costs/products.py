@@ -175,16 +175,12 @@ def convolution_cost(gpu: Gpu, work: Convolution) -> Cost:
         return Cost(time, Category.CONVOLUTIONS, name, ops)
     precision = work.precision if work.precision in ITEMSIZES else "fp32"
     share = _CONVOLUTION.get(work.direction, min(_CONVOLUTION.values()))
-    seconds = start_s(gpu) + ops / (share * _rate(gpu, precision))
+    # The rate of a large product, not above the stated rate.
+    large = MatrixProduct(8192, 8192, 8192)
+    reached = large.ops / matrix_product(gpu, large, precision).s
+    seconds = start_s(gpu) + ops / (share * min(reached, flops_per_s(gpu, precision)))
     basis = f"assumed: {share} of the rate of a large matrix product"
     time = at_least(around(seconds, _CONVOLUTION_WIDTH, basis), floor)
     # Data that are not channels-last are read and written once more.
     layout_s = 2 * (floor.s - start_s(gpu))
     return Cost(replace(time, high_s=time.high_s + layout_s), Category.CONVOLUTIONS, name, ops)
-
-
-def _rate(gpu: Gpu, precision: str) -> float:
-    """The rate of a large product, not above the stated rate."""
-    work = MatrixProduct(8192, 8192, 8192)
-    rate = work.ops / matrix_product(gpu, work, precision).s
-    return min(rate, flops_per_s(gpu, precision))

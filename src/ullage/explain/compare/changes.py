@@ -74,21 +74,18 @@ class Moment(NamedTuple):
 
 def compare_categories(before: Moment, after: Moment) -> Iterable[Change]:
     """Yields every category that occurs in either run."""
-    sides = [_count_categories(moment) for moment in (before, after)]
-    for code, category in enumerate(CATEGORIES):
-        old_side, new_side = (side[code] for side in sides)
+    sides = []
+    for moment in (before, after):
+        blocks = moment.device.replay.blocks
+        live = blocks.is_live(moment.event)
+        codes = moment.device.owners.category[live]
+        counts = np.bincount(codes, minlength=len(CATEGORIES))
+        sums = np.zeros(len(CATEGORIES), dtype=np.int64)
+        np.add.at(sums, codes, blocks.size_bytes[live])
+        sides.append(list(map(Side, sums.tolist(), counts.tolist())))
+    for category, old_side, new_side in zip(CATEGORIES, *sides, strict=True):
         if old_side.size_bytes or new_side.size_bytes:
             yield Change(category.value, category, old_side, new_side)
-
-
-def _count_categories(moment: Moment) -> list[Side]:
-    blocks = moment.device.replay.blocks
-    live = blocks.is_live(moment.event)
-    codes = moment.device.owners.category[live]
-    counts = np.bincount(codes, minlength=len(CATEGORIES))
-    sums = np.zeros(len(CATEGORIES), dtype=np.int64)
-    np.add.at(sums, codes, blocks.size_bytes[live])
-    return [Side(int(size), int(count)) for size, count in zip(sums, counts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,12 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport:
     findings = find_findings(before), find_findings(after)
     is_held = all(HELD in side for side in phases)
     held_moments = _moments(peaks, phases[0][HELD], phases[1][HELD]) if is_held else peaks
+    until = ""
+    if early is not None:
+        short = peaks[early].device
+        where = short.course.describe(_last_allocation(short)) or "its end"
+        how = "ran out of memory" if short.shortage is not None else "failed"
+        until = f"{where}, where the {('first', 'second')[early]} {how}"
     return DiffReport(
         sides=(before, after),
         before=first,
@@ -170,7 +176,7 @@ def diff_snapshots(before: SnapshotReport, after: SnapshotReport) -> DiffReport:
         is_known=first.owners.is_known and second.owners.is_known,
         terms=find_terms(*peaks, by_category),
         totals=(_totals_of(peaks[0]), _totals_of(peaks[1])),
-        until="" if early is None else _describe_end(peaks[early].device, early),
+        until=until,
     )
 
 
@@ -228,12 +234,6 @@ def _totals_of(peak: Moment) -> Totals:
         device.replay.num_events,
         sum_by_category(device.owners, blocks.size_bytes, blocks.is_live(peak.event)),
     )
-
-
-def _describe_end(device: DeviceSnapshot, side: int) -> str:
-    where = device.course.describe(_last_allocation(device)) or "its end"
-    how = "ran out of memory" if device.shortage is not None else "failed"
-    return f"{where}, where the {('first', 'second')[side]} {how}"
 
 
 def _end(moment: Moment) -> int | None:

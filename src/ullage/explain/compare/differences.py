@@ -45,10 +45,12 @@ def find_differences(
         yield from _unless_same("GPU", totals[0].name, totals[1].name)
     # If one snapshot has no stacks, the stacks of the other cannot be compared.
     if all(len(report.snapshot.stacks.frames.file) > 1 for report in reports):
-        optimizers = [_optimizer_of(report) for report in reports]
+        files = [report.snapshot.stacks.frames.file for report in reports]
         if early is None:
-            yield from _unless_same(OPTIMIZER, *optimizers)
-        used = ["on" if _is_checkpointed(report) else "off" for report in reports]
+            matches = [[*filter(None, map(_OPTIMIZER.search, each))] for each in files]
+            names = [sorted({match[1] for match in row} - _NOT_OPTIMIZERS) for row in matches]
+            yield from _unless_same(OPTIMIZER, *(", ".join(each) or None for each in names))
+        used = ["on" if any(map(_CHECKPOINT.search, each)) else "off" for each in files]
         if early is None or used[early] == "on":
             yield from _unless_same(CHECKPOINTING, *used)
     settings = [report.snapshot.settings for report in reports]
@@ -71,13 +73,3 @@ def _compare_records(before: Record, after: Record) -> Iterator[Difference]:
         start = a > 0 and before.argv[a - 1].startswith("-")
         old, new = before.argv[a - start : b], after.argv[c - start : d]
         yield Difference("arguments", " ".join(old) or None, " ".join(new) or None)
-
-
-def _optimizer_of(report: SnapshotReport) -> str | None:
-    matches = (_OPTIMIZER.search(file) for file in report.snapshot.stacks.frames.file)
-    names = {match[1] for match in matches if match} - _NOT_OPTIMIZERS
-    return ", ".join(sorted(names)) or None
-
-
-def _is_checkpointed(report: SnapshotReport) -> bool:
-    return any(_CHECKPOINT.search(file) for file in report.snapshot.stacks.frames.file)

@@ -105,7 +105,8 @@ def join_ranks(
     worst = max(reports, key=lambda report: _GRAVITY.index(report.verdict))
     processes = tuple(process for report in reports for process in report.processes)
     records = [process.record for process in processes]
-    which = "" if worst.verdict is Verdict.FITS else _name(worst)
+    rank = worst.processes[0].record.rank if worst.processes else None
+    which = "" if rank is None or worst.verdict is Verdict.FITS else f"rank {rank}: "
     fits_on = [name for name in reports[0].fits_on if all(name in r.fits_on for r in reports)]
     warnings = dict.fromkeys(warning for report in reports for warning in report.warnings)
     what = f"{name_ranks(unplayed)}, not played: like those on both sides in the mesh"
@@ -123,8 +124,3 @@ def join_ranks(
         covers=tuple((rank, tuple(ranks)) for rank, ranks in sorted(covers.items())),
         stop=find_stop(record.exit for record in records),
     )
-
-
-def _name(report: RunReport) -> str:
-    rank = report.processes[0].record.rank if report.processes else None
-    return "" if rank is None else f"rank {rank}: "

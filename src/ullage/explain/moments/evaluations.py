@@ -126,7 +126,8 @@ def find_evaluations(rounds: Sequence[Round]) -> tuple[Evaluation, ...]:
         numbers = [
             number
             for number, each in enumerate(idle)
-            if _is_evaluation(each, trained=each.module in trained, frequent=frequent)
+            if (each.module in trained and each.is_training_mode is False)
+            or (frequent is not None and each.module not in frequent)
         ]
         if numbers:
             last = numbers[-1]  # earlier idle forwards belong to the evaluation
@@ -153,9 +154,3 @@ def _frequent(steps: Sequence[Round]) -> set[int | None] | None:
     ran = [{each.module for each in step.forwards if not each.grad} for step in steps]
     return {module for module in set().union(*ran)
             if 2 * sum(module in modules for modules in ran) > len(ran)}  # fmt: skip
-
-
-def _is_evaluation(forward: Forward, *, trained: bool, frequent: set[int | None] | None) -> bool:
-    if trained and forward.is_training_mode is False:
-        return True
-    return frequent is not None and forward.module not in frequent

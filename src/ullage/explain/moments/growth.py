@@ -185,8 +185,12 @@ def _find_by_steps(
         and not _goes_up_and_down(replay, sites, growth)
     ]
     if course.source is StepSource.STACKS:
-        # A guessed loop may be one that fills a list for later use.
-        grown_sites = [site for site in grown_sites if _is_there_at_end(replay, site)]
+        # A guessed loop may be one that fills a list for later use: it
+        # is one only if most of its live blocks still exist when the trace ends.
+        is_left = replay.blocks.death == replay.num_events
+        grown_sites = [
+            site for site in grown_sites if 2 * is_left[list(site.blocks)].sum() >= len(site.blocks)
+        ]
     return grown_sites
 
 
@@ -197,12 +201,6 @@ def _goes_up_and_down(replay: Replay, sites: Sites, growth: Growth) -> bool:
     before = own & blocks.is_live(int(growth.ends[growth.first_step]) - 1)
     sizes = (blocks.requested_bytes[of].max(initial=0) for of in (before, list(growth.blocks)))
     return growth.is_replaced and next(sizes) >= next(sizes)
-
-
-def _is_there_at_end(replay: Replay, growth: Growth) -> bool:
-    """Returns whether most of the live blocks still exist when the trace ends."""
-    deaths = replay.blocks.death[list(growth.blocks)]
-    return bool(2 * (deaths == replay.num_events).sum() >= len(deaths))
 
 
 def _first_row(levels: SiteLevels) -> int:

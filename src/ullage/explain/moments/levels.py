@@ -13,6 +13,8 @@ from ullage.log.model import EventKind, Int64Array, Record
 if TYPE_CHECKING:
     from ullage.log.replay import Replay
 
+_NUM_MOMENTS = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Levels:
@@ -71,3 +73,32 @@ def highest_between(levels: Int64Array, begin: Int64Array, end: Int64Array) -> I
     # never part of a result.
     pairs = np.stack((first, last + 1), axis=1).ravel()
     return np.asarray(np.maximum.reduceat(np.append(levels, 0), pairs)[::2], dtype=np.int64)
+
+
+def find_moments(levels: Levels) -> Int64Array:
+    """A few hundred events of a trace, ascending; -1 is before the first event: of each of as many
+    equal intervals the one with the most allocated bytes, so that no peak falls between two.
+    """
+    allocated = levels.allocated_bytes
+    begins = np.unique(np.linspace(0, len(allocated), _NUM_MOMENTS + 1).astype(np.int64))[:-1]
+    ends = np.append(begins[1:], len(allocated))
+    highest = [
+        begin + int(np.argmax(allocated[begin:end]))
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+    ]
+    return np.array(highest, dtype=np.int64) - 1
+
+
+def sum_at_moments(
+    replay: Replay, moments: Int64Array, group: Int64Array, num_groups: int
+) -> Int64Array:
+    """Returns (num_groups, num_moments) live bytes; `group` has the group index of each block."""
+    blocks = replay.blocks
+    # A block is live at the moments from its birth to before its death.
+    first = np.searchsorted(moments, blocks.birth, side="left")
+    after = np.searchsorted(moments, blocks.death, side="left")
+    changes = np.zeros((num_groups, len(moments) + 1), dtype=np.int64)
+    np.add.at(changes, (group, first), blocks.size_bytes)
+    np.subtract.at(changes, (group, after), blocks.size_bytes)
+    levels: Int64Array = np.cumsum(changes, axis=1)[:, :-1]
+    return levels

@@ -77,17 +77,17 @@ def find_holders(match: Match) -> Holders:
             chain = _INDEX.sub("[...]", holder.chain)
             searches = chains.setdefault(block_of[row], {})
             searches.setdefault(holder.position, []).append(chain)
+    shown: dict[int, str] = {}
+    for block, searches in chains.items():
+        # The last chain of a variable, or the first of what a session keeps.
+        last = searches[max(searches)]
+        variables = [chain for chain in last if root_of(chain) is Root.VARIABLE]
+        shown[block] = variables[-1] if variables else last[0]
     return Holders(
-        chain={block: _best(searches[max(searches)]) for block, searches in chains.items()},
+        chain=shown,
         graph=max(record.graphs, key=lambda graph: graph.num_nodes, default=None),
         leftovers=tuple(_find_leftovers(match, chains)),
     )
-
-
-def _best(chains: list[str]) -> str:
-    """The chain to show: the last of a variable, or the first of what a session keeps."""
-    variables = [chain for chain in chains if root_of(chain) is Root.VARIABLE]
-    return variables[-1] if variables else chains[0]
 
 
 def _find_leftovers(match: Match, chains: Chains) -> Iterator[Leftover]:

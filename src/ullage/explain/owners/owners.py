@@ -6,6 +6,7 @@ snapshot are recorded, or all are guesses; the two are never mixed.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,31 +76,25 @@ _RULES: tuple[tuple[re.Pattern[str], Category], ...] = (
 
 def _guess(stacks: Stacks, replay: Replay) -> UInt8Array:
     """Guesses categories from the stacks; a block that lives only briefly is temporary."""
-    of_frame = [_rule_of(f"{file} {function}") for file, function in
-                zip(stacks.frames.file, stacks.frames.function, strict=True)]  # fmt: skip
+    texts = map("{} {}".format, stacks.frames.file, stacks.frames.function)
+    of_frame = [
+        next((n for n, (rule, _) in enumerate(_RULES) if rule.search(text)), len(_RULES))
+        for text in texts
+    ]
     rules = np.array(of_frame, dtype=np.uint8)
-    of_stack = np.array([_strongest(rules, stacks, stack) for stack in range(len(stacks))])
+    bounds = itertools.pairwise(stacks.start.tolist())
+    of_stack = np.array(
+        [rules[stacks.frame[begin:end]].min(initial=len(_RULES)) for begin, end in bounds],
+        dtype=np.int64,
+    )
     codes = np.array(
         [*(code_of(category) for _, category in _RULES),
          code_of(Category.UNATTRIBUTED)],
         dtype=np.uint8,
     )  # fmt: skip
-    categories = codes[of_stack[replay.blocks.stack]]
-    return _tell_temporaries(categories, replay)
-
-
-def _rule_of(frame: str) -> int:
-    return next((n for n, (rule, _) in enumerate(_RULES) if rule.search(frame)), len(_RULES))
-
-
-def _strongest(rules: UInt8Array, stacks: Stacks, stack: int) -> int:
-    frames = stacks.frame[stacks.start[stack] : stacks.start[stack + 1]]
-    return int(rules[frames].min()) if len(frames) else len(_RULES)
-
-
-def _tell_temporaries(categories: UInt8Array, replay: Replay) -> UInt8Array:
-    """Marks blocks as temporary that a pass or the optimizer frees almost at once."""
     blocks = replay.blocks
+    categories = codes[of_stack[blocks.stack]]
+    # What a pass or the optimizer frees almost at once.
     is_gone = (blocks.birth >= 0) & (blocks.death < replay.num_events)
     is_brief = is_gone & (blocks.death - blocks.birth <= _BRIEF_EVENTS)
     may_be = np.isin(categories, [code_of(category) for category in _BRIEF_ARE_TEMPORARY])

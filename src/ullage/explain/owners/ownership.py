@@ -60,13 +60,16 @@ def code_of(category: Category) -> int:
 
 def attribute_record(record: Record, blocks: Blocks, course: Course) -> UInt8Array:
     """Finds the category of each allocation of a record, as indices into CATEGORIES."""
+    # What backward computes again: born while autograd built a graph, and freed while it did not.
+    has_graph = np.append(record.events.has_graph, np.False_)  # the last one stands for no event
+    in_backward = course.phase[course.region_at(blocks.birth)] == Phase.BACKWARD
     return attribute(
         blocks,
         record.claims,
         record.workspaces,
         course,
         masks={
-            Category.ACTIVATION: _find_recomputed(record, blocks, course),
+            Category.ACTIVATION: in_backward & has_graph[blocks.birth] & ~has_graph[blocks.death],
             Category.KV_CACHE: find_carried(record, blocks, course),
         },
         oom_positions=[oom.position for oom in record.ooms],
@@ -89,7 +92,11 @@ def attribute(
     """
     by_phase = _categories_by_phase(blocks, course)
     for position in oom_positions:
-        by_phase[_is_held_at(blocks, course, position)] = code_of(Category.ACTIVATION)
+        event = position - blocks.first_position - 1
+        now = course.region_at(np.array([event]))[0]
+        if course.phase[now] in (Phase.FORWARD, Phase.LOSS):
+            is_held = (course.region_at(blocks.birth) == now) & blocks.is_live(event)
+            by_phase[is_held] = code_of(Category.ACTIVATION)
     for category, is_of_it in masks.items():
         by_phase[is_of_it] = code_of(category)
     # A tensor that a pass saves for backward stays an activation even if ranks exchanged it.
@@ -150,28 +157,10 @@ def _categories_by_phase(blocks: Blocks, course: Course) -> UInt8Array:
     return category
 
 
-def _find_recomputed(record: Record, blocks: Blocks, course: Course) -> BoolArray:
-    """The allocations born in backward while autograd built a graph, and freed while it did not."""
-    has_graph = np.append(record.events.has_graph, np.False_)  # the last one stands for no event
-    in_backward = course.phase[course.region_at(blocks.birth)] == Phase.BACKWARD
-    mask: BoolArray = in_backward & has_graph[blocks.birth] & ~has_graph[blocks.death]
-    return mask
-
-
 def _survives_step(blocks: Blocks, course: Course) -> BoolArray:
     """The allocations that live beyond the step in which they were born."""
     survives: BoolArray = blocks.death >= course.step_end[course.region_at(blocks.birth)]
     return survives
-
-
-def _is_held_at(blocks: Blocks, course: Course, position: int) -> BoolArray:
-    """The allocations of the forward pass (or the loss) at a position that are live there."""
-    event = position - blocks.first_position - 1
-    now = course.region_at(np.array([event]))[0]
-    if course.phase[now] not in (Phase.FORWARD, Phase.LOSS):
-        return np.zeros(len(blocks), dtype=np.bool_)
-    mask: BoolArray = (course.region_at(blocks.birth) == now) & blocks.is_live(event)
-    return mask
 
 
 def _sees_a_birth(blocks: Blocks) -> BoolArray:

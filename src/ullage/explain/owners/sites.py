@@ -162,9 +162,6 @@ def _rank(file: str) -> int:
         return _TORCHS
     if _LIBRARY.search(file) or _GENERATED.match(file):
         return _LIBRARYS
-    return _PYTHONS if _PYTHON.search(file) or _is_windows_python(file) else _USERS
-
-
-def _is_windows_python(file: str) -> bool:
-    match = _WINDOWS_PYTHON.search(file)
-    return match is not None and match[1] in sys.stdlib_module_names
+    windows = _WINDOWS_PYTHON.search(file)
+    is_windows = windows is not None and windows[1] in sys.stdlib_module_names
+    return _PYTHONS if is_windows or _PYTHON.search(file) else _USERS

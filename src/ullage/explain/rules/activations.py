@@ -178,9 +178,14 @@ def _numbered_modules(
     bytes_of = np.zeros(len(modules.names) + 1, dtype=np.int64)  # the last: outside of modules
     np.add.at(bytes_of, modules.index[numbers], sizes)
     parents = {name[:at] for name in modules.names for at, sign in enumerate(name) if sign == "."}
+    # The module that has a path's first number, or a later one; empty if there is none.
+    ends = [[match.end() for match in _NUMBERED.finditer(name)] for name in modules.names]
     best = None
     for depth in itertools.count():
-        paths = (_layer_of(name, depth) for name in modules.names)
+        paths = (
+            name[: of_name[depth]] if depth < len(of_name) else ""
+            for name, of_name in zip(modules.names, ends, strict=True)
+        )
         layers = [path if path in parents else "" for path in paths]
         kinds = [".".join(_DIGITS.sub("*", layer).split(".")[-2:]) for layer in layers]
         totals = Counter[str]()
@@ -197,12 +202,6 @@ def _numbered_modules(
     return best
 
 
-def _layer_of(path: str, depth: int) -> str:
-    """The module of a path that has its first number, or a later one; empty if there is none."""
-    ends = [match.end() for match in _NUMBERED.finditer(path)]
-    return path[: ends[depth]] if depth < len(ends) else ""
-
-
 def _find_first_step(case: Case) -> Iterator[Found]:
     course, levels = case.device.course, case.device.levels.allocated_bytes
     if course.num_steps < 3 or case.is_given_up:
@@ -213,14 +212,11 @@ def _find_first_step(case: Case) -> Iterator[Found]:
     if first < case.peak_bytes or not case.is_worth(first - later, _SPIKE_FRAC):
         return
     numbers = np.flatnonzero(case.is_live & (case.device.replay.blocks.death <= ends[1]))
-    where = "the first step" if case.device.peak_event >= _first_forward(case) else "the set-up"
+    begins = course.begin[course.phase == Phase.FORWARD]
+    is_set_up = len(begins) > 0 and case.device.peak_event < begins[0]
+    where = "the set-up" if is_set_up else "the first step"
     what = f"{where} needs {format_bytes(first)}, all later steps at most {format_bytes(later)}"
     yield found_at(case, numbers, what, first - later)
-
-
-def _first_forward(case: Case) -> int:
-    begins = case.device.course.begin[case.device.course.phase == Phase.FORWARD]
-    return int(begins[0]) if len(begins) else -1
 
 
 RULES = (

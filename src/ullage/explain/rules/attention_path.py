@@ -121,11 +121,8 @@ def explain_math(case: Case) -> tuple[str, str]:
 
 def _capability_of(case: Case) -> tuple[int, int] | None:
     """The capability of the recorded device; None where the file does not name it."""
-    totals = case.device.totals
-    if totals is None:
-        return None
-    known = (gpu.compute_capability for gpu in load_catalog() if gpu.name == totals.name)
-    return next(known, None)
+    name = None if case.device.totals is None else case.device.totals.name
+    return next((gpu.compute_capability for gpu in load_catalog() if gpu.name == name), None)
 
 
 def _names_bfloat16(case: Case) -> bool:

@@ -138,14 +138,13 @@ class Case:
         place, caller = int(sites.of_stack[stack]), int(sites.caller[stack])
         name = sites.names[place]
         if place == 0:
-            before = self.device.replay.blocks.birth[block] < 0
-            return "from before the trace" if before else self._without_stack(block)
+            if self.device.replay.blocks.birth[block] < 0:
+                return "from before the trace"
+            phase = Phase(int(self.device.course.phase[self.region[block]]))
+            if self.device.course.has_phases and phase is Phase.BACKWARD:
+                return "in backward, which has no Python stack"
+            return "no stack was recorded"
         return name if caller in (0, place) else f"{name}, called from {sites.names[caller]}"
-
-    def _without_stack(self, block: int) -> str:
-        phase = Phase(int(self.device.course.phase[self.region[block]]))
-        is_backward = self.device.course.has_phases and phase is Phase.BACKWARD
-        return "in backward, which has no Python stack" if is_backward else "no stack was recorded"
 
     def list_sites(self, blocks: Int64Array) -> tuple[str, ...]:
         """The sites of blocks with most bytes: "1.2 GiB in 12 blocks: train.py:31 in main"."""

@@ -50,7 +50,12 @@ def _split_growth(case: Case) -> tuple[list[Growth], list[Growth], list[Growth]]
             continue
         if growth.is_replaced or is_cache:
             grown.append(growth)
-        elif newest is not None and _is_of_graph(case, newest):
+        elif (
+            newest is not None
+            and case.is_known
+            and case.grad[newest]
+            and category in (Category.ACTIVATION, Category.TEMPORARY)
+        ):
             graph.append(growth)
         else:
             others.append(growth)
@@ -64,13 +69,6 @@ def _become_longer(rounds: Iterable[Sequence[Forward]]) -> bool:
     """True if the inputs become larger from round to round, and with them what is made of them."""
     sizes = [sum(prod(shape) for call in calls for shape in call.inputs or ()) for calls in rounds]
     return find_trend(sizes) is not None
-
-
-def _is_of_graph(case: Case, block: int) -> bool:
-    if not case.is_known:
-        return False
-    is_saved = category_of(case, block) in (Category.ACTIVATION, Category.TEMPORARY)
-    return bool(case.grad[block]) and is_saved
 
 
 def _growth_found(
@@ -88,10 +86,15 @@ def _growth_found(
     blocks = np.array(sorted({block for growth in grown for block in growth.blocks}))
     first = grown[0]
     rate = sum(growth.bytes_per_step for growth in grown)
+    course = case.device.course
+    how = course.source.value
+    if first.unit != "step":
+        num = course.num_steps
+        how = f"after {num} steps" if num else "of a program without steps"
     evidence = (
         (
             f"{format_bytes(int(rate))} more after each {first.unit}, from {first.unit} "
-            f"{first.first_step} to {first.last_step} ({_source_of(case, first)})"
+            f"{first.first_step} to {first.last_step} ({how})"
         ),
         *case.list_sites(blocks),
         *(holders or case.list_holders(blocks)),
@@ -105,13 +108,6 @@ def _growth_found(
         is_guess=not case.is_known,
         relief=None if left_bytes else growth_relief(case, grown),
     )
-
-
-def _source_of(case: Case, growth: Growth) -> str:
-    course = case.device.course
-    if growth.unit == "step":
-        return course.source.value
-    return f"after {course.num_steps} steps" if course.num_steps else "of a program without steps"
 
 
 def _at_step_ends(case: Case, grown: Sequence[Growth]) -> tuple[BoolArray, Int64Array]:
@@ -141,16 +137,12 @@ def _find_kept_graph(case: Case) -> Iterator[Found]:
     graph, _, _ = _split_growth(case)
     if graph:
         what = "each step's graph is kept: {rate}, {size} by the end"
-        yield from _growth_found(case, graph, what, holders=_graph_holder(case))
-
-
-def _graph_holder(case: Case) -> tuple[str, ...]:
-    """The name of the tensor with the largest graph, where that was recorded."""
-    recorded = case.device.recorded
-    graph = None if recorded is None else recorded.holders.graph
-    if graph is None:
-        return ()
-    return (f"held by {graph.chain}, a tensor with a graph of {graph.num_nodes:,} operations",)
+        recorded = case.device.recorded
+        largest = None if recorded is None else recorded.holders.graph
+        holders = () if largest is None else (
+            f"held by {largest.chain}, a tensor with a graph of {largest.num_nodes:,} operations",
+        )  # fmt: skip
+        yield from _growth_found(case, graph, what, holders=holders)
 
 
 def _find_piles(case: Case) -> Iterator[Found]:
@@ -208,7 +200,8 @@ def irregular_sites(case: Case) -> Int64Array:
         return np.empty(0, dtype=np.int64)
     levels = find_site_levels(device.replay, case.report.sites, course, is_recent=True)
     rises = np.diff(levels.num_blocks[1:], axis=0)
-    typical = _typical(rises)
+    # The mean rise of each column, of those that rise.
+    typical = np.maximum(rises, 0).sum(axis=0) / np.maximum((rises > 0).sum(axis=0), 1)
     # A list that is made once, such as the parts of what is then put together, goes once.
     is_drop = -rises >= np.maximum(_DROP * typical, 1)
     num_drops, num_rises = is_drop.sum(axis=0), (rises > 0).sum(axis=0)
@@ -217,13 +210,6 @@ def irregular_sites(case: Case) -> Int64Array:
     is_sawtooth |= (num_drops == 1) & (num_rises >= _MIN_RISES_OF_ONE) & goes_on
     is_sawtooth[[growth.site for growth in device.growth]] = False
     return np.flatnonzero(is_sawtooth & (typical > 0))
-
-
-def _typical(rises: Int64Array) -> np.ndarray:
-    """The mean rise of each column, of those that rise."""
-    up = np.maximum(rises, 0)
-    mean: np.ndarray = up.sum(axis=0) / np.maximum((up > 0).sum(axis=0), 1)
-    return mean
 
 
 RULES = (

@@ -79,10 +79,13 @@ def _find_leftovers(case: Case) -> Iterator[Found]:
         relief, gain, when = case.relief(mask, death), case.gain(mask, death), " at the peak"
     saved = case.sum(mask) - size
     graph = f"{format_bytes(saved)} that their graphs saved for backward, held with them"
+    names: dict[str, list[int]] = {}  # "1.2 GiB in 2 blocks held by Out[3]"
+    for each in rows:
+        names.setdefault(f" held by {' and '.join(each.chains[:2])}", []).append(each.block)
     roots = dict.fromkeys(root_of(chain) for each in rows for chain in each.chains)
     yield Found(
         what=f"{case.share(size + saved)} are held{when} by outputs of cells or exceptions alone",
-        evidence=(*_list_chains(case, rows), *[graph] * (saved > 0)),
+        evidence=(*case.list_groups(names, "by {} other names"), *[graph] * (saved > 0)),
         gain_bytes=gain,
         change="; ".join(remedy_of_root(root) for root in roots),
         blocks=blocks,
@@ -102,14 +105,6 @@ def _with_graphs(case: Case, leftovers: Sequence[Leftover]) -> Int64Array:
 
 def _bytes_of(case: Case, leftovers: Sequence[Leftover]) -> int:
     return sum(int(case.size_bytes[each.block]) for each in leftovers)
-
-
-def _list_chains(case: Case, leftovers: Sequence[Leftover]) -> tuple[str, ...]:
-    """The names with most bytes: "1.2 GiB in 2 blocks held by Out[3]"."""
-    names: dict[str, list[int]] = {}
-    for each in leftovers:
-        names.setdefault(f" held by {' and '.join(each.chains[:2])}", []).append(each.block)
-    return case.list_groups(names, "by {} other names")
 
 
 def _find_cache(case: Case) -> Iterator[Found]:

@@ -123,8 +123,9 @@ def _find_starving(case: Case) -> Iterator[Found]:
         return
     low = waits.idle_low_s[1:].sum() / max(seconds.sum(), 1e-9)
     loader, change = _loader_words(waits.num_workers)
+    percents = " to ".join(dict.fromkeys(f"{100 * share:.0f}" for share in (low, total)))
     yield Found(
-        what=f"the GPU has nothing to do for {_between(low, total)} of the time, as the program "
+        what=f"the GPU has nothing to do for {percents} % of the time, as the program "
         f"waits for its next batch",
         evidence=(
             (
@@ -137,11 +138,6 @@ def _find_starving(case: Case) -> Iterator[Found]:
         gain_bytes=0,
         change=change,
     )
-
-
-def _between(low: float, high: float) -> str:
-    low_text, high_text = f"{100 * low:.0f}", f"{100 * high:.0f}"
-    return f"{high_text} %" if low_text == high_text else f"{low_text} to {high_text} %"
 
 
 def _loader_words(num_workers: int | None) -> tuple[str, str]:

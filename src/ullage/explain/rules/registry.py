@@ -84,12 +84,10 @@ def find_findings(report: SnapshotReport) -> tuple[Finding, ...]:
         for finding in findings
         if not (finding.rule.is_last and finding.device in with_findings)
     ]
-    return tuple(sorted(findings, key=_rank))
-
-
-def _rank(finding: Finding) -> tuple[bool, bool, int, int]:
-    rule = finding.rule
-    return (not finding.is_fatal, finding.is_guess, _ORDER.index(rule.kind), -finding.gain_bytes)
+    return tuple(sorted(findings, key=lambda finding: (
+        not finding.is_fatal, finding.is_guess, _ORDER.index(finding.rule.kind),
+        -finding.gain_bytes,
+    )))  # fmt: skip
 
 
 def _is_covered(finding: Finding, others: list[Finding], report: SnapshotReport) -> bool:

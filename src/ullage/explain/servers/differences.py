@@ -162,7 +162,9 @@ def _causes(
     moved[NOT_PRINTED] = size[1] - size[0] - sum(moved.values())
     for part, change in moved.items():
         why = _why(part, before, after, options)
-        if part == NOT_PRINTED and abs(change) <= _rounding(before, after):
+        # What the last digits of a dozen printed sizes can add up to, likely.
+        rounding = 3 * _SAME_GRAINS * max(before.grain_bytes, after.grain_bytes)
+        if part == NOT_PRINTED and abs(change) <= rounding:
             why = ROUNDING
         elif part == NOT_PRINTED:
             why = _by_exclusion(before, after, options, moved)
@@ -208,11 +210,6 @@ def _by_exclusion(
     missing = [part for part in ("weights", "activations", "outside PyTorch") if part not in moved]
     texts = dict.fromkeys(filter(None, (_why(part, before, after, options) for part in missing)))
     return f"{', '.join(texts)}; {' and '.join(missing)} are not in both logs" if texts else ""
-
-
-def _rounding(before: ServerStart, after: ServerStart) -> float:
-    """The bytes that the last digits of a dozen printed sizes can add up to, likely."""
-    return 3 * _SAME_GRAINS * max(before.grain_bytes, after.grain_bytes)
 
 
 def _why(

@@ -153,8 +153,12 @@ def _estimated(config: Config, plan: ServingPlan, fields: dict[str, Any]) -> int
 
 def _plan(start: ServerStart) -> ServingPlan | None:
     """The start as a plan, on the GPU of the catalogue that has as much memory."""
-    gpu = None if start.total_bytes is None else _nearest(start.total_bytes)
-    if gpu is None:
+    total = start.total_bytes
+    if total is None:
+        return None
+    gpus = [gpu for gpu in load_catalog() if isinstance(gpu, Gpu)]
+    gpu = min(gpus, key=lambda gpu: abs(gpu.total_bytes - total))
+    if abs(gpu.total_bytes - total) > _SAME_MEMORY * total:
         return None
     options = start.options
     sizes: dict[str, Any] = {
@@ -173,11 +177,3 @@ def _plan(start: ServerStart) -> ServingPlan | None:
         )  # fmt: skip
     except SpecError:
         return None
-
-
-def _nearest(total_bytes: int) -> Gpu | None:
-    """The GPU of the catalogue whose memory is nearest; None: there is none within 3 %."""
-    gpus = [gpu for gpu in load_catalog() if isinstance(gpu, Gpu)]
-    best = min(gpus, key=lambda gpu: abs(gpu.total_bytes - total_bytes))
-    is_near = abs(best.total_bytes - total_bytes) <= _SAME_MEMORY * total_bytes
-    return best if is_near else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from ullage.ground.units import GIB, MIB
@@ -43,14 +43,10 @@ def options_of_dict(text: str) -> Mapping[str, str]:
     try:
         fields = dict(ast.literal_eval(text))  # in braces there may also be a set
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return dict(_entries(text))
+        # The plain entries of a dict that holds more than literals.
+        entries = re.findall(r"'(\w+)': ('[^']*'|-?[\w.]+)", text)
+        return {name: value.strip("'") for name, value in entries}
     return {str(name): str(value) for name, value in fields.items()}
-
-
-def _entries(text: str) -> Iterator[tuple[str, str]]:
-    """The plain entries of a dict that holds more than literals."""
-    for name, value in re.findall(r"'(\w+)': ('[^']*'|-?[\w.]+)", text):
-        yield name, value.strip("'")
 
 
 def options_of_call(text: str) -> Mapping[str, str]:

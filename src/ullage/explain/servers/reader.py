@@ -58,40 +58,31 @@ def read_sglang(text: str) -> ServerStart:
         "free_at_end_bytes": _size(rf"available_gpu_mem={_GB}", text),
         "state_bytes": _states(text),
         "cache_bytes": _size(rf"SWAKVPool mem usage: {_GB}", text) or sum(pools.values()) or None,
-        "version": _text(r"sglang(?:==| |-)v?(\d+\.\d+\.\w+)", text),
     }
+    match = first(r"sglang(?:==| |-)v?(\d+\.\d+\.\w+)", text)
+    fields["version"] = None if match is None else match[1]
     match = first(r"max_total_num_tokens=(\d+)", text)
     fields["tokens"] = max(pools, default=None) if match is None else number(match[1])
     match = first(r"context_len=(\d+)", text)
     fields["max_model_len"] = None if match is None else number(match[1])
+    # The device as far as the log shows it: what was free before the weights.
+    fields["total_bytes"] = fields["free_bytes"]
+    if fields["weights_bytes"] is not None and fields["tokens"]:
+        length = fields["max_model_len"]
+        fields["concurrency"] = fields["tokens"] / length if length else None
     options = _options(text)
     share = options.get("mem_fraction_static")
     start = ServerStart(
         engine="sglang", options=options, model=options.get("model_path"),
         share=_number(share), grain_bytes=GIB // 100,
-        is_ready="The server is fired up and ready to roll" in text, **_completed(fields),
+        is_ready="The server is fired up and ready to roll" in text, **fields,
     )  # fmt: skip
     return start if start.is_ready else replace(start, failure=find_failure(start, text))
-
-
-def _completed(fields: dict[str, Any]) -> dict[str, Any]:
-    """The device as far as the log shows it: what was free before the weights."""
-    fields["total_bytes"] = fields["free_bytes"]
-    if fields["weights_bytes"] is None or not fields["tokens"]:
-        return fields
-    length = fields["max_model_len"]
-    fields["concurrency"] = fields["tokens"] / length if length else None
-    return fields
 
 
 def _size(pattern: str, text: str) -> int | None:
     match = first(pattern, text)
     return None if match is None else size(match[1])
-
-
-def _text(pattern: str, text: str) -> str | None:
-    match = first(pattern, text)
-    return None if match is None else match[1]
 
 
 def _pools(text: str) -> dict[int, int]:

@@ -113,13 +113,10 @@ def read_vllm(text: str) -> ServerStart:
         cached_from_bytes="memory for KV Cache as specified" in text,
         is_compile_cold=_is_cold(text), is_ready=any(mark in text for mark in _READY), **fields,
     )  # fmt: skip
-    has_failed = not start.is_ready or _fails(text)
+    # A server that answered for a while may have failed, too.
+    ends = ("EngineCore failed to start", "EngineDeadError")
+    has_failed = not start.is_ready or any(end in text for end in ends)
     return replace(start, failure=find_failure(start, text)) if has_failed else start
-
-
-def _fails(text: str) -> bool:
-    """True if the engine itself ended; a server that answered for a while may have, too."""
-    return "EngineCore failed to start" in text or "EngineDeadError" in text
 
 
 def _options(text: str) -> Mapping[str, str]:
@@ -164,7 +161,11 @@ def _complete(fields: dict[str, Any], options: Mapping[str, str], text: str) -> 
     if asked is not None and "share" not in fields:
         fields["share"] = float(asked[1])
     if "share" not in fields and "version" in fields:
-        fields["share"] = _default_share(fields["version"])
+        # The share that the release takes where the command says nothing.
+        try:
+            fields["share"] = find_release(fields["version"]).utilization
+        except SpecError:
+            fields["share"] = None
     total, share = fields.get("total_bytes"), fields.get("share")
     if "asked_bytes" not in fields and total is not None and share is not None:
         fields["asked_bytes"] = round(total * share)
@@ -193,14 +194,6 @@ def _separate_graphs(fields: dict[str, Any], text: str) -> None:
     rest, estimate = asked - sum(others), fields["graph_estimate_bytes"]
     if abs(rest - fields["activation_bytes"]) < abs(rest - fields["activation_bytes"] - estimate):
         fields["activation_bytes"] = max(0, fields["activation_bytes"] - estimate)
-
-
-def _default_share(version: str) -> float | None:
-    """The share that the release takes where the command says nothing."""
-    try:
-        return find_release(version).utilization
-    except SpecError:
-        return None
 
 
 def _is_cold(text: str) -> bool | None:

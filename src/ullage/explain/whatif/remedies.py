@@ -61,7 +61,12 @@ def replay_trials(
     try:
         trace = read_trace(report.snapshot)
     except (SnapshotError, SpecError) as error:
-        return tuple(_unanswered(finding, str(error)) for finding in findings)
+        return tuple(
+            finding
+            if finding.trial is None or not finding.is_said(MakesItFit.NOT_KNOWN)
+            else replace(finding, trial=replace(finding.trial, reason=str(error)))
+            for finding in findings
+        )
     device = next(device for device in report.devices if device.index == trace.device)
     room = limit_bytes
     if room is None:
@@ -79,12 +84,6 @@ def replay_trials(
         else finding
         for number, finding in enumerate(findings)
     )
-
-
-def _unanswered(finding: Finding, why: str) -> Finding:
-    if finding.trial is None or not finding.is_said(MakesItFit.NOT_KNOWN):
-        return finding
-    return replace(finding, trial=replace(finding.trial, reason=why))
 
 
 def _find_changes(trace: Trace, findings: Sequence[Finding]) -> dict[int, tuple[str, Replay]]:
@@ -124,7 +123,10 @@ def _replay(
 ) -> dict[int, Outcome]:
     """The outcome of each change within that much memory, by the number of the finding."""
     check_platform()
-    where = find_where(python, _device_of(limit_bytes), trace.snapshot)
+    usual = choose_device().gpu
+    total = limit_bytes + usual.context_high_bytes  # the allocator can reserve the limit
+    device = PhantomDevice(replace(usual, total_bytes=total), is_unlimited=False)
+    where = find_where(python, device, trace.snapshot)
     platform = platform_of(trace.snapshot, trace.device)
     outcomes = {}
     for number, (settings, lives) in list(changes.items())[:_MAX_REPLAYS]:
@@ -137,13 +139,6 @@ def _replay(
         if outcome is not None:
             outcomes[number] = outcome
     return outcomes
-
-
-def _device_of(limit_bytes: int) -> PhantomDevice:
-    """A device on which the allocator can reserve `limit_bytes`."""
-    usual = choose_device().gpu
-    total = limit_bytes + usual.context_high_bytes
-    return PhantomDevice(replace(usual, total_bytes=total), is_unlimited=False)
 
 
 def _judge(

@@ -131,7 +131,13 @@ def replay_all(orders: Sequence[ReplayOrder], where: Where) -> list[ReplayAnswer
     if left:
         results = _replay_in_torch([orders[number] for number in left], where)
         for number, answer in zip(left, results, strict=True):
-            answers[number] = _read_answer(answer, answers[number].why_torch)
+            why = answers[number].why_torch
+            if "error" in answer:
+                answers[number] = ReplayAnswer(None, answer["error"], why)
+            else:
+                segments = tuple(answer["segments"])
+                played = AllocatorOutcome(**{**answer, "segments": segments})
+                answers[number] = ReplayAnswer(played, why_torch=why)
     return answers
 
 
@@ -212,10 +218,3 @@ def _replay_in_torch(orders: Sequence[ReplayOrder], where: Where) -> list[Mappin
     return [
         answers.get(number, {"error": "the replay was killed"}) for number in range(len(orders))
     ]
-
-
-def _read_answer(answer: Mapping[str, Any], why: str) -> ReplayAnswer:
-    if "error" in answer:
-        return ReplayAnswer(None, answer["error"], why)
-    played = AllocatorOutcome(**{**answer, "segments": tuple(answer["segments"])})
-    return ReplayAnswer(played, why_torch=why)

@@ -186,9 +186,8 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
     hangs_on_work = record.num_not_yet or record.operands or record.num_timed or record.scratch
     if not (hangs_on_work or job.build.chooses_by_address):
         return record
-    from ullage.explain.whatif.events import measure_by_events
+    from ullage.explain.whatif.other_ends import measure_by_events, measure_other_order
     from ullage.explain.whatif.replays import Where
-    from ullage.explain.whatif.variants import measure_other_order
     from ullage.log.snapshot_reader import read_snapshot
 
     where = Where(job.program.python, job.build, job.device)
@@ -207,17 +206,13 @@ def _with_both_ends(record: Record, snapshot: str | None, job: Job) -> Record:
 
 def _replay_otherwise(record: Record, snapshot: Snapshot, where: Where) -> Iterator[OtherPeaks]:
     """The peaks of PyTorch's allocator when it replays the trace."""
-    if record.num_not_yet or record.operands:
-        from ullage.explain.whatif.completion import measure_at_once
+    from ullage.explain.whatif.other_ends import measure_at_once, measure_warm, measure_workspaces
 
+    if record.num_not_yet or record.operands:
         yield from measure_at_once(snapshot, record, where)
     if record.num_timed:
-        from ullage.explain.whatif.tuning import measure_warm
-
         yield from measure_warm(snapshot, where)
     if record.scratch:
-        from ullage.explain.whatif.workspaces import measure_workspaces
-
         yield from measure_workspaces(snapshot, record, where)
 
 

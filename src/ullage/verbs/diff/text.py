@@ -8,9 +8,8 @@ from pathlib import Path
 from ullage.answers import block_kinds as b
 from ullage.explain.compare.agreement import Term
 from ullage.explain.compare.causes import MIN_SHARE, CauseKind
-from ullage.explain.compare.changes import Change, ModuleChange, signed
+from ullage.explain.compare.changes import Change, signed
 from ullage.explain.compare.diff import DiffReport, PhaseChange
-from ullage.explain.compare.differences import Difference
 from ullage.explain.compare.memory_here import NotKnown
 from ullage.explain.owners.sites import UNKNOWN_SITE
 from ullage.facts.gpus.measured_memory import MeasuredMemory
@@ -80,7 +79,11 @@ def diff_blocks(report: DiffReport) -> Iterator[b.Block]:
     yield from _rest(report)
     if report.differences:
         yield b.Title("What else differs")
-        yield _difference_table(report.differences)
+        rows: b.Rows = [
+            [each.name, *("-" if side is None else str(side) for side in (each.before, each.after))]
+            for each in report.differences
+        ]
+        yield b.Table((b.LEFT, _SIDE, _SIDE), rows, ("", "before", "after"))
     if report.phases:
         yield b.Title("Peak of each phase")
         yield _phase_table(report.phases)
@@ -135,7 +138,12 @@ def _peak_parts(report: DiffReport) -> Iterator[b.Block]:
     modules = [module for module in report.by_module if abs(module.changed_bytes) >= least]
     if modules:
         yield b.Title("At the peak, by module")
-        yield _module_table(modules[:_MAX_ROWS])
+        rows: b.Rows = [
+            change_row(name_module(module.path), module.before_bytes, module.after_bytes)
+            for module in modules[:_MAX_ROWS]
+        ]
+        heads = ("module", "before", "after", "change")
+        yield b.Table((_CUT, b.RIGHT, b.RIGHT, b.RIGHT), rows, heads)
     if not report.by_site:
         return
     yield b.Title("At the peak, by place")
@@ -149,21 +157,14 @@ def _peak_parts(report: DiffReport) -> Iterator[b.Block]:
         )
 
 
-def _difference_table(differences: Sequence[Difference]) -> b.Table:
-    rows: b.Rows = []
-    for difference in differences:
-        sides = (
-            "-" if side is None else str(side) for side in (difference.before, difference.after)
-        )
-        rows.append([difference.name, *sides])
-    return b.Table((b.LEFT, _SIDE, _SIDE), rows, ("", "before", "after"))
-
-
 def _phase_table(phases: Sequence[PhaseChange]) -> b.Table:
     rows: b.Rows = []
     for phase in phases:
         largest = phase.by_site[0] if phase.by_site and _is_changed(phase) else None
-        what = "" if largest is None else _short(largest)
+        # The place with the largest change, shortened to the width of a column.
+        what = "" if largest is None else largest.name.rpartition("/")[2]
+        if largest is not None and largest.name == UNKNOWN_SITE:
+            what = f"{_owner(largest)}, no Python stack"
         row = change_row(phase.name, phase.before_bytes, phase.after_bytes, what)
         rows.append(row if _is_changed(phase) else row._replace(tone=b.Tone.FAINT))
     return b.Table(
@@ -171,13 +172,6 @@ def _phase_table(phases: Sequence[PhaseChange]) -> b.Table:
         rows,
         ("phase", "before", "after", "change", "mostly"),
     )
-
-
-def _short(change: Change) -> str:
-    """The place with the largest change, shortened to the width of a column."""
-    if change.name == UNKNOWN_SITE:
-        return f"{_owner(change)}, no Python stack"
-    return change.name.rpartition("/")[2]
 
 
 def _owner(change: Change) -> str:
@@ -198,14 +192,6 @@ def _category_table(changes: Sequence[Change]) -> b.Table:
         rows,
         ("category", "before", "after", "change", title, ""),
     )
-
-
-def _module_table(changes: Sequence[ModuleChange]) -> b.Table:
-    rows: b.Rows = [
-        change_row(name_module(change.path), change.before_bytes, change.after_bytes)
-        for change in changes
-    ]
-    return b.Table((_CUT, b.RIGHT, b.RIGHT, b.RIGHT), rows, ("module", "before", "after", "change"))
 
 
 def _site_table(changes: Sequence[Change]) -> b.Table:

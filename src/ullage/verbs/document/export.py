@@ -25,7 +25,7 @@ from ullage.ground.printable import printable
 from ullage.log.compact_format.compact import write_compact
 from ullage.log.model import Category
 from ullage.log.snapshot import Action, BlockState, EventTable, SegmentTable, Snapshot, Stacks
-from ullage.verbs.document.trace_events.memory import write_trace_events
+from ullage.verbs.document.trace_events import write_trace_events
 from ullage.verbs.explain.document import explain_document
 from ullage.verbs.explain.page import make_pages
 from ullage.verbs.page.payload import SnapshotPage

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import numpy as np
 
+from ullage.explain.moments.levels import find_moments, sum_at_moments
+from ullage.explain.owners.dead_weight import DeadWeight
+from ullage.explain.owners.modules import ModuleOwners
+from ullage.explain.owners.ownership import CATEGORIES
 from ullage.explain.pressure import find_pressure
 from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.case import Case, category_of, make_case
+from ullage.explain.rules.lives import when_used
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.ground.protocol.plain import document_of, plain
+from ullage.log.snapshot import Int64Array
 from ullage.verbs.document.fields import Document
-from ullage.verbs.explain.document_recorded import recorded_document
-from ullage.verbs.explain.document_series import series_document
 from ullage.verbs.explain.text import explain_line
 from ullage.verbs.explain.text_parts import describe_device
+from ullage.verbs.views.module_names import OUTSIDE, name_module
 from ullage.verbs.views.views import ExplainView
 
 EXPLAIN_SCHEMA = "ullage.explain/1"
 _MAX_SITES = 200
 _MAX_PINNED = 50
+_MAX_DEAD = 200
+_MAX_MODULES = 16
+_OTHERS = "other modules"
 
 
 def explain_document(view: ExplainView) -> Document:
@@ -66,8 +74,8 @@ def _device(view: ExplainView, device: DeviceSnapshot) -> Document:
         },
         "reserved": _reserved(case, view.request_bytes),
         "steps": _steps(case),
-        "recorded": recorded_document(case),
-        "timeline": series_document(case),
+        "recorded": _recorded(case),
+        "timeline": _series(case),
         "out_of_memory": plain(device.shortage),
         # From nvidia-smi's figures down to the requested bytes; null if the file has no figure.
         "whole_device": {
@@ -89,7 +97,9 @@ def _reserved(case: Case, request_bytes: int | None) -> Document:
              "blocks": [_block(case, block) for block in segment.blocks[:8]]}
             for segment in lay.pinned[:_MAX_PINNED]
         ],
-        "request": _request(case, request_bytes),
+        "request": None if request_bytes is None else {
+            "bytes": request_bytes, "room_for": lay.room_for(request_bytes),
+        },
     }  # fmt: skip
 
 
@@ -111,12 +121,6 @@ def _block(case: Case, block: int) -> Document:
     }
 
 
-def _request(case: Case, request_bytes: int | None) -> Document | None:
-    if request_bytes is None:
-        return None
-    return {"bytes": request_bytes, "room_for": case.device.fragmentation.room_for(request_bytes)}
-
-
 def _steps(case: Case) -> Document:
     device, course = case.device, case.device.course
     sizes = device.levels.allocated_bytes[course.step_ends] if course.num_steps else np.empty(0)
@@ -132,3 +136,86 @@ def _steps(case: Case) -> Document:
             for growth in device.growth
         ],
     }  # fmt: skip
+
+
+def _recorded(case: Case) -> Document | None:
+    """What needs a run recorded by ullage; None for a snapshot that it did not write."""
+    recorded = case.device.recorded
+    if recorded is None:
+        return None
+    tokens, transfers, pinned = recorded.tokens, recorded.transfers, recorded.pinned
+    return {
+        "dead": None if recorded.dead is None else _dead(case, recorded.dead),
+        "transfers": None if transfers is None
+        else [
+            {"to": "device" if copies.is_to_device else "host", **document_of(copies),
+             "sites": sorted({case.site(block) for block in copies.blocks})}
+            for copies in transfers
+        ],
+        "pinned_bytes": None if pinned is None else pinned.size_bytes.tolist(),
+        "tokens": None if tokens is None else {
+            **document_of(tokens),
+            "sites": [case.report.sites.names[site] for site in tokens.sites],
+        },
+    }  # fmt: skip
+
+
+def _dead(case: Case, dead: DeadWeight) -> Document:
+    modules = case.device.owners.modules
+    return {
+        "bytes": dead.size_bytes,
+        "num_blocks": len(dead.blocks),
+        "without_bytes": dead.lower_peak_bytes,
+        "blocks": [
+            {
+                "bytes": int(case.size_bytes[block]),
+                "category": category_of(case, block).value,
+                "module": None if modules is None or modules.index[block] < 0
+                else name_module(modules.names[modules.index[block]]),
+                "site": case.site(block),
+                "last_use_event": int(dead.last_use[block]),
+                "last_used": when_used(case, int(dead.last_use[block])),
+                "free_event": int(case.device.replay.blocks.death[block]),
+            }
+            for block in dead.blocks[:_MAX_DEAD].tolist()
+        ],
+    }  # fmt: skip
+
+
+def _series(case: Case) -> Document | None:
+    """The bytes of each category and each module at some moments, each the highest of an interval.
+    Both add up to the allocated bytes. None for a file without a trace.
+    """
+    device = case.device
+    if device.replay.num_events <= 1:
+        return None
+    moments = find_moments(device.levels)
+    times = case.report.snapshot.events_of(device.index).time_us
+    seconds = (times[np.maximum(moments, 0)] - times[0]) / 1e6 if times.any() else None
+    category = device.owners.category.astype(np.int64)
+    sizes = sum_at_moments(device.replay, moments, category, len(CATEGORIES))
+    modules = device.owners.modules
+    return {
+        "event": moments.tolist(),
+        "seconds": None if seconds is None else seconds.round(6).tolist(),
+        "allocated_bytes": device.levels.allocated_bytes[moments + 1].tolist(),
+        "reserved_bytes": device.levels.reserved_bytes[moments + 1].tolist(),
+        "by_category": {
+            category.value: row.tolist()
+            for category, row in zip(CATEGORIES, sizes, strict=True)
+            if row.any()
+        },
+        "by_module": None if modules is None else _by_module(case, modules, moments),
+    }  # fmt: skip
+
+
+def _by_module(case: Case, modules: ModuleOwners, moments: Int64Array) -> Document:
+    """The modules with the most bytes at any moment, and all others together."""
+    count = len(modules.names)
+    group = np.where(modules.index < 0, count, modules.index).astype(np.int64)
+    sizes = sum_at_moments(case.device.replay, moments, group, count + 1)
+    names = [*(name_module(name) for name in modules.names), OUTSIDE]
+    order = np.argsort(-sizes.max(axis=1, initial=0), kind="stable")
+    series = {names[row]: sizes[row].tolist() for row in order[:_MAX_MODULES] if sizes[row].any()}
+    rest = sizes[order[_MAX_MODULES:]].sum(axis=0)
+    return series | ({_OTHERS: rest.tolist()} if rest.any() else {})

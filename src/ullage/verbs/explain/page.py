@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ullage.answers.html import render_page
 from ullage.explain.reconcile import reconcile
-from ullage.explain.rules.rule import Finding as Found
 from ullage.explain.snapshot import DeviceSnapshot
 from ullage.ground.errors import SnapshotError
 from ullage.ground.units import format_bytes
@@ -42,14 +41,6 @@ def make_pages(view: ExplainView) -> list[SnapshotPage]:
     return [make_page(view, device) for device in devices]
 
 
-def _finding_text(finding: Found) -> str:
-    """The evidence, the change, and whether the change makes the program fit."""
-    parts = ["\n".join(finding.evidence), f"do: {finding.change}"]
-    if finding.trial is not None:
-        parts.append(trial_line(finding.trial))
-    return "\n\n".join(parts)
-
-
 def _capacity(device: DeviceSnapshot) -> tuple[int, str] | None:
     """The bytes that the allocator can reserve of the device beside the context and libraries."""
     lines = reconcile(device.fragmentation, device.totals)
@@ -65,7 +56,10 @@ def make_page(view: ExplainView, device: DeviceSnapshot) -> SnapshotPage:
     findings = tuple(
         Finding(
             code=finding.rule.code, title=finding.what, bytes=finding.gain_bytes,
-            text=_finding_text(finding),
+            text="\n\n".join((
+                "\n".join(finding.evidence), f"do: {finding.change}",
+                *(() if finding.trial is None else (trial_line(finding.trial),)),
+            )),
         )
         for finding in view.findings
         if finding.device == device.index

@@ -57,7 +57,10 @@ def server_blocks(explained: Explained) -> Iterator[b.Block]:
     if levers and failure is None:
         yield b.Title("What would give the cache more tokens")
         yield _levers(start, levers)
-        yield b.Note(_basis(levers), b.Tone.FAINT, indent=2)
+        is_estimated = any(lever.basis == ESTIMATED for lever in levers)
+        sizes = "; the step's sizes from the model's configuration" * is_estimated
+        basis = f"from the log's figures{sizes or ' alone'}"
+        yield b.Note(basis, b.Tone.FAINT, indent=2)
 
 
 def _memory(start: ServerStart) -> b.Table:
@@ -99,12 +102,6 @@ def _levers(start: ServerStart, levers: tuple[Lever, ...]) -> b.Table:
     return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows)
 
 
-def _basis(levers: tuple[Lever, ...]) -> str:
-    if any(lever.basis == ESTIMATED for lever in levers):
-        return "from the log's figures; the step's sizes from the model's configuration"
-    return "from the log's figures alone"
-
-
 def server_diff_line(change: StartChange) -> str:
     """The result, in one line."""
     before, after = change.before.tokens or 0, change.after.tokens or 0
@@ -126,12 +123,9 @@ def server_diff_blocks(change: StartChange) -> Iterator[b.Block]:
         yield b.SPACE
         yield b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows, ("", "tokens", "bytes", ""))
         yield b.Note(f"{100 * change.named_frac:.1f} % has a reason with a name", is_apart=True)
-    others = [row for row in change.options if not _is_told(change, row[0])]
+    reasons = [cause.why for cause in change.causes if cause.why != ROUNDING]
+    others = [row for row in change.options if not any(f"{row[0]} " in why for why in reasons)]
     if others:
         yield b.Note(
             "Also different: " + ", ".join(f"{name} {old} -> {new}" for name, old, new in others)
         )
-
-
-def _is_told(change: StartChange, option: str) -> bool:
-    return any(f"{option} " in cause.why for cause in change.causes if cause.why != ROUNDING)

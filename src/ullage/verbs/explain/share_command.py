@@ -39,7 +39,8 @@ def write_shared(
     check_writable(path, force=force)
     secret = os.urandom(_KEY_BYTES) if key is None else key.encode()
     try:
-        with tempfile.TemporaryDirectory(dir=_beside(path), prefix=".ullage-") as aside:
+        beside = None if is_stream(path) else path.parent
+        with tempfile.TemporaryDirectory(dir=beside, prefix=".ullage-") as aside:
             written = Path(aside) / "scrubbed"
             with written.open("wb") as target:
                 done = scrub_snapshot(source, target, key=secret, words=[*hidden, *_own_names()])
@@ -54,11 +55,6 @@ def write_shared(
     )
     say(f"Wrote {final}", is_aside=True)
     return 0
-
-
-def _beside(output: Path) -> Path | None:
-    """The directory to prepare a file in; None, the one for temporary files, for a stream."""
-    return None if is_stream(output) else output.parent
 
 
 def _own_names() -> list[str]:

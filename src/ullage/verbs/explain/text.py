@@ -128,21 +128,16 @@ def _verdict(view: ExplainView) -> b.Headline:
     if not report.devices:
         return b.Headline.of("nothing: the file tells of no device memory", b.Tone.STRONG)
     device = max(report.devices, key=lambda device: device.peak_allocated_bytes)
-    share = _largest_share(device)
-    peak = format_bytes(device.peak_allocated_bytes)
-    return b.Headline((b.Word(f"peak {peak}", b.Tone.STRONG), b.Word(share)))
-
-
-def _largest_share(device: DeviceSnapshot) -> str:
-    """The largest owner at the peak: ", 61 % activations (guessed), 4.2 GiB more reserved"."""
-    owners, text = device.owners_at_peak, ""
+    # And the largest owner then: ", 61 % activations (guessed), 4.2 GiB more reserved".
+    owners, peak_bytes, text = device.owners_at_peak, device.peak_allocated_bytes, ""
     if owners:
         category = max(owners, key=lambda category: owners[category])
-        percent = 100 * owners[category] / max(device.peak_allocated_bytes, 1)
+        percent = 100 * owners[category] / max(peak_bytes, 1)
         is_guess = not device.owners.is_known and category is not Category.UNATTRIBUTED
         text = f", {percent:.0f} % {CATEGORY_LOOKS[category].label}{' (guessed)' * is_guess}"
-    more = device.peak_reserved_bytes - device.peak_allocated_bytes
-    return f"{text}, {format_bytes(more)} more reserved" if more > 0 else text
+    more = device.peak_reserved_bytes - peak_bytes
+    text += f", {format_bytes(more)} more reserved" * (more > 0)
+    return b.Headline((b.Word(f"peak {format_bytes(peak_bytes)}", b.Tone.STRONG), b.Word(text)))
 
 
 def _finding(finding: Finding) -> Iterator[b.Block]:
@@ -207,20 +202,14 @@ def _device_parts(view: ExplainView, device: DeviceSnapshot) -> Iterator[b.Block
 
 
 def _category_table(device: DeviceSnapshot) -> b.Table:
-    rows: b.Rows = []
-    scale = max(device.owners_at_peak.values(), default=1)
-    peak = max(device.peak_allocated_bytes, 1)
-    for category, look in CATEGORY_LOOKS.items():
-        size = device.owners_at_peak.get(category, 0)
-        if size:
-            rows.append(
-                [
-                    look.label,
-                    format_bytes(size, 2),
-                    f"{100 * size / peak:.0f} %",
-                    b.Bar(size, scale, look.color),
-                ]
-            )
+    owners, peak = device.owners_at_peak, max(device.peak_allocated_bytes, 1)
+    scale = max(owners.values(), default=1)
+    rows: b.Rows = [
+        [look.label, format_bytes(size, 2), f"{100 * size / peak:.0f} %",
+         b.Bar(size, scale, look.color)]
+        for category, look in CATEGORY_LOOKS.items()
+        if (size := owners.get(category, 0))
+    ]  # fmt: skip
     rows.append(["total", format_bytes(device.peak_allocated_bytes, 2)])
     return b.Table((b.LEFT, b.RIGHT, b.RIGHT, b.LEFT), rows)
 

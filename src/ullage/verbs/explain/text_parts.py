@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ullage.answers import block_kinds as b
 from ullage.explain.moments.course import Phase, StepSource
 from ullage.explain.owners.sites import UNKNOWN_SITE
-from ullage.explain.reconcile import Reconciliation, reconcile
+from ullage.explain.reconcile import reconcile
 from ullage.explain.rules.case import Case, category_of
 from ullage.explain.snapshot import DeviceSnapshot, SiteShare, SnapshotReport
 from ullage.ground.units import format_bytes
@@ -132,28 +132,30 @@ def ledger_table(case: Case) -> b.Table:
         (_HOLES_LOOK, lines.hole_bytes),
         (_PRIVATE_LOOK, lines.private_free_bytes),
     ]
-    rows: b.Rows = []
     scale = max(size for _, size in parts)
-    for look, size in parts:
-        if size:
-            rows.append([look.label, format_bytes(size, 2), b.Bar(size, scale, look.color)])
+    rows: b.Rows = [
+        [look.label, format_bytes(size, 2), b.Bar(size, scale, look.color)]
+        for look, size in parts
+        if size
+    ]
     rows.append(["reserved", format_bytes(lines.reserved_bytes, 2)])
-    for label, number in _beside(case, lines):
-        rows.append([label, "not known" if number is None else format_bytes(number, 2)])
-    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
-
-
-def _beside(case: Case, lines: Reconciliation) -> Iterator[tuple[str, int | None]]:
-    """The device's lines beside reserved memory, without zeros; None: not in the file."""
-    rows = [(CONTEXT_LOOK.label, lines.context_bytes), (NON_TORCH_LOOK.label, lines.library_bytes)]
+    # The device's lines beside reserved memory, without zeros; None: not in the file.
+    beside = [
+        (CONTEXT_LOOK.label, lines.context_bytes), (NON_TORCH_LOOK.label, lines.library_bytes)
+    ]  # fmt: skip
     if lines.process_bytes is not None:
-        rows.append(("this process in nvidia-smi", lines.process_bytes))
-    rows.append(("other processes", lines.other_process_bytes))
+        beside.append(("this process in nvidia-smi", lines.process_bytes))
+    beside.append(("other processes", lines.other_process_bytes))
     if case.device.totals is not None and lines.total_bytes is not None:
-        rows += [
+        beside += [
             (FREE_LOOK.label, lines.free_bytes), (case.device.totals.name, lines.total_bytes)
         ]  # fmt: skip
-    yield from (row for row in rows if row[1] != 0)
+    rows += (
+        [label, "not known" if number is None else format_bytes(number, 2)]
+        for label, number in beside
+        if number != 0
+    )
+    return b.Table((b.LEFT, b.RIGHT, b.LEFT), rows)
 
 
 def fragmentation_parts(case: Case, request_bytes: int | None) -> Iterator[b.Block]:
@@ -161,7 +163,13 @@ def fragmentation_parts(case: Case, request_bytes: int | None) -> Iterator[b.Blo
     lay = case.device.fragmentation
     if request_bytes is not None:
         yield b.Title(f"A request of {format_bytes(request_bytes)} there")
-        yield b.Note(_room(case, request_bytes), indent=2)
+        room = lay.room_for(request_bytes)
+        text = f"finds room for {room:,} of its size in what is reserved and free"
+        if not room:
+            free = lay.reserved_bytes - lay.allocated_bytes
+            text = f"needs new memory: {format_bytes(free)} are free, the largest piece of it is "
+            text += format_bytes(lay.largest_free_bytes)
+        yield b.Note(text, indent=2)
     costly = [segment for segment in lay.pinned if 2 * segment.live_bytes <= segment.size_bytes]
     if not costly or sum(segment.free_bytes for segment in costly) * 20 < lay.reserved_bytes:
         return
@@ -185,18 +193,6 @@ def fragmentation_parts(case: Case, request_bytes: int | None) -> Iterator[b.Blo
     yield b.Table((b.RIGHT, b.RIGHT, b.REST), rows, ("segment", "live", "kept by"))
 
 
-def _room(case: Case, request_bytes: int) -> str:
-    lay = case.device.fragmentation
-    room = lay.room_for(request_bytes)
-    if room:
-        return f"finds room for {room:,} of its size in what is reserved and free"
-    free = lay.reserved_bytes - lay.allocated_bytes
-    return (
-        f"needs new memory: {format_bytes(free)} are free, the largest piece of it is "
-        f"{format_bytes(lay.largest_free_bytes)}"
-    )
-
-
 def step_parts(case: Case) -> Iterator[b.Block]:
     """The memory that grows from step to step."""
     device, course = case.device, case.device.course
@@ -216,17 +212,15 @@ def step_parts(case: Case) -> Iterator[b.Block]:
             "nothing grows" if steps >= MIN_STEPS else "too few to say what grows", indent=2
         )
         return
-    rows: b.Rows = []
-    for growth in device.growth[:_MAX_GROWING]:
-        where = case.report.sites.names[growth.site]
-        rows.append(
-            [
-                format_bytes(int(growth.bytes_per_step)),
-                format_bytes(growth.size_bytes),
-                CATEGORY_LOOKS[category_of(case, growth.blocks[-1])].label,
-                where,
-            ]
-        )
+    rows: b.Rows = [
+        [
+            format_bytes(int(growth.bytes_per_step)),
+            format_bytes(growth.size_bytes),
+            CATEGORY_LOOKS[category_of(case, growth.blocks[-1])].label,
+            case.report.sites.names[growth.site],
+        ]
+        for growth in device.growth[:_MAX_GROWING]
+    ]
     if len(device.growth) > _MAX_GROWING:
         rows.append(["", "", "", f"and {len(device.growth) - _MAX_GROWING} more places"])
     yield b.Table(

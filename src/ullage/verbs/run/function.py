@@ -132,7 +132,7 @@ class Run(VerbAnswer):
         Raises:
             SnapshotError: no step was timed.
         """
-        from ullage.verbs.document.trace_events.step import render_timeline
+        from ullage.verbs.document.trace_events import render_timeline
 
         return render_timeline(self.report)
 

@@ -52,7 +52,15 @@ def what_if_blocks(report: WhatIfReport) -> Iterator[b.Block]:
     best = report.recommended
     if best is not None:
         yield b.Title("To use it")
-        yield _note(_change(best.setting))
+        setting = best.setting
+        change = "leave PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF unset"
+        if setting.text:
+            change = f"PYTORCH_ALLOC_CONF={setting.text} (torch 2.9 and earlier: "
+            change += "PYTORCH_CUDA_ALLOC_CONF)"
+        if setting.text and setting.fraction is not None:
+            call = f"torch.cuda.set_per_process_memory_fraction({setting.fraction:g})"
+            change += f", and call {call} before the first allocation"
+        yield _note(change)
     yield b.Title("What the settings do")
     for family in report.families:
         yield _note(f"{family.value}: {MEANINGS[family]}", b.Tone.FAINT)
@@ -185,16 +193,6 @@ def _gpus_table(on_gpus: tuple[OnGpu, ...]) -> b.Table:
 def _shown(setting: Setting) -> str:
     text = setting.text or "no setting"
     return text if setting.fraction is None else f"{text}, process fraction {setting.fraction:g}"
-
-
-def _change(setting: Setting) -> str:
-    if not setting.text:
-        return "leave PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF unset"
-    text = f"PYTORCH_ALLOC_CONF={setting.text} (torch 2.9 and earlier: PYTORCH_CUDA_ALLOC_CONF)"
-    if setting.fraction is None:
-        return text
-    call = f"torch.cuda.set_per_process_memory_fraction({setting.fraction:g})"
-    return f"{text}, and call {call} before the first allocation"
 
 
 def _note(text: str, tone: b.Tone = b.Tone.PLAIN) -> b.Note:
