@@ -82,8 +82,8 @@ def _replayed(record: Record) -> Iterator[Assumption]:
         if work.allocated_low_bytes is not None:  # said even where the peak has none of them
             what = "allocated for collectives that are not waited for: done at once, to done when "
             what += "the host waits or a stream's queue is full"
-            kept = (what, work.num_kept, work.allocated_low_bytes, reserved.allocated_bytes)
-            rows.insert(0, kept)
+            ends = (work.allocated_low_bytes, reserved.allocated_bytes)
+            rows.insert(0, (what, work.num_kept, *ends))
         for what, count, low, high in rows:
             yield Assumption(AssumptionKind.REPLAY, what, "", count, low, high, high)
 

@@ -218,7 +218,9 @@ def test_github_heeds_no_line_of_the_report(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "ullage.verbs.check.function.check.act",
-        lambda _: SimpleNamespace(view=view, pages={}, exit_code=1),
+        lambda _: SimpleNamespace(
+            view=view, pages={}, exit_code=1, blocks=lambda: check_blocks(view)
+        ),
     )
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert run_cli(["check"]) == 1

@@ -66,7 +66,7 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     rule = rule_of(launch.name)
     name = short_name(launch.name)
     if rule is Rule.ATTENTION and _is_paged(launch):
-        num_bytes = launch.num_blocks * launch.block_threads * _IN_FLIGHT
+        num_bytes = float(launch.num_blocks * launch.block_threads * _IN_FLIGHT)
         time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), _PAGED)
         return Cost(time, Category.ATTENTION, name)
     if rule is Rule.ATTENTION:

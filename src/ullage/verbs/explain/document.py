@@ -139,7 +139,7 @@ def _steps(case: Case) -> Document:
 
 
 def _recorded(case: Case) -> Document | None:
-    """What needs a run recorded by ullage; None for a snapshot that it did not write."""
+    """The keys that need a run recorded by ullage; None for a snapshot that it did not write."""
     recorded = case.device.recorded
     if recorded is None:
         return None
