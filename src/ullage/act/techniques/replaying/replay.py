@@ -22,7 +22,7 @@ from ullage.act.techniques.applying.apply import describe_program
 from ullage.act.techniques.catalog import TECHNIQUES
 from ullage.act.techniques.plan import Plan
 from ullage.act.techniques.replaying.calls import Smaller
-from ullage.act.techniques.replaying.outcome import Replayed
+from ullage.act.techniques.replaying.outcome import Replayed, error_text
 from ullage.act.techniques.replaying.thinning import Thin, thinned
 from ullage.act.techniques.replaying.training import NUM_STEPS, Script, Training, compare, train
 from ullage.act.techniques.replaying.twin import CannotReplayError, Rows, make_twin, num_elements
@@ -113,7 +113,7 @@ def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str])
         except CannotReplayError as error:
             reason = str(error)
         except Exception as error:  # the program's own code may raise anything
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            reason = error_text(error)
         else:
             return replace(replayed, not_done={**not_done, **replayed.not_done})
         first_reason = first_reason or reason
@@ -182,8 +182,7 @@ def _judge(
             pending.remove(refuser)
             continue
         except Exception as error:
-            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-            return Replayed(not_done=not_done, difference=f"it fails with {text}")
+            return Replayed(not_done=not_done, difference=f"it fails with {error_text(error)}")
         difference = compare(treated, untreated, dtype)
         done, more = _covered(model.kinds, thin, actions, pending, untreated.called)
         return Replayed(
