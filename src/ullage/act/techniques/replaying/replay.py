@@ -12,10 +12,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ullage.act.techniques.applying.apply import describe_program
@@ -28,6 +26,7 @@ from ullage.act.techniques.replaying.training import NUM_STEPS, Script, Training
 from ullage.act.techniques.replaying.twin import CannotReplayError, Rows, make_twin, num_elements
 from ullage.act.techniques.technique import Action, Place, Semantics
 from ullage.ground.errors import PlanError
+from ullage.ground.host_free import available_host_bytes
 from ullage.players.inside.owners.module_trees import class_name, paths, unwrapped
 
 _ROWS, _LENGTH = 2, 16
@@ -249,20 +248,13 @@ def _num_tokens(root: Any, rows: Rows) -> int:
 
 def _check_size(root: Any, rows: Rows, dtype: Any) -> None:
     num_bytes = num_elements(root, rows) * dtype.itemsize * _COPIES
-    most = min(_MOST_BYTES, _available_bytes() // 2)
+    free_bytes = available_host_bytes()
+    most = _MOST_BYTES // 2 if free_bytes is None else min(_MOST_BYTES, free_bytes // 2)
     if num_bytes > most:
         raise CannotReplayError(
             f"its training takes {num_bytes / 2**30:.1f} GiB of host memory, and "
             f"{most / 2**30:.1f} GiB are allowed"
         )
-
-
-def _available_bytes() -> int:
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return _MOST_BYTES
 
 
 def _in_words(thin: Thin, rows: Rows, smaller: Smaller) -> str:
