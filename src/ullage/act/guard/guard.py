@@ -12,6 +12,7 @@ refused, and what does not exist yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ullage.act.guard.adapting.adapt import Adapt, Change
@@ -118,12 +119,14 @@ class Guard:
             extra=self._extra, averages=self._averages,
         )  # fmt: skip
         self._gradients = Gradients(self._parameters, are_views=self._ranks.shares_gradients)
+        finished_step = partial(self._note_finished, "the optimizer", "step")
+        finished_update = partial(self._note_finished, "the average of weights", "update")
         self._guarded = [
             *(
-                GuardedOptimizer(each, self._note_finished, self._ranks.vote_on_optimizer)
+                GuardedOptimizer(each, finished_step, self._ranks.vote_on_optimizer)
                 for each in self._optimizers
             ),
-            *(GuardedAverage(each, self._note_average) for each in self._averages),
+            *(GuardedAverage(each, finished_update) for each in self._averages),
         ]
         for each in self._guarded:
             each.attach()
@@ -382,13 +385,9 @@ class Guard:
         self._ladder.go_to(self._ladder.above(self._ladder.rung))
         say(f"{self._climb_rule.num_calm} steps needed less: back to {self._ladder.name()}")
 
-    def _note_finished(self, failure: Failure) -> None:
+    def _note_finished(self, part: str, work: str, failure: Failure) -> None:
         self.num_recoveries += 1
-        say(f"out of memory in the optimizer ({failure.text}): finished its step")
-
-    def _note_average(self, failure: Failure) -> None:
-        self.num_recoveries += 1
-        say(f"out of memory in the average of weights ({failure.text}): finished its update")
+        say(f"out of memory in {part} ({failure.text}): finished its {work}")
 
     def _describe(self) -> None:
         """Says what the rungs are, and what cannot be undone."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from ullage.explain.run import RunReport
+from ullage.ground.host_free import available_host_bytes
 from ullage.players.phantom.peer_ranks import PeerRanks
 from ullage.search.runs.forks import Forks, at_start
 from ullage.search.runs.job import Job, job_peer_ranks
@@ -88,7 +89,7 @@ class ParallelRuns:
         """As many runs at once as there are processors, and host memory for."""
         first = self.results[0]
         needed = first.host.peak_bytes if first is not None else 0
-        by_memory = int(_HOST_SHARE * _available_host_bytes() / needed) if needed else 1
+        by_memory = int(_HOST_SHARE * (available_host_bytes() or 0) / needed) if needed else 1
         return max(1, min(len(os.sched_getaffinity(0)), by_memory))
 
     def _run_in_threads(self, numbers: Sequence[int], num_workers: int) -> None:
@@ -148,11 +149,3 @@ def _terminated_as_interrupted() -> Iterator[None]:
     finally:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _available_host_bytes() -> int:
-    """The bytes that the machine could still give, by its own account."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0

@@ -88,7 +88,9 @@ class Adaptation:
         if choice.is_trimmed:
             cuda.empty_cache()
         for change in changes:
-            self._report(change)
+            _LOGGER.info("%s", change)
+            if self._settings.prints:
+                say(f"adapt: {change}")
         cuda.reset_peak_memory_stats(self._device)
         self._begun = _Begun(replace(situation, rung=rung), self._num_states())
 
@@ -163,11 +165,6 @@ class Adaptation:
 
     def _num_states(self) -> int:
         return sum(len(each.state) for each in self._optimizers)
-
-    def _report(self, change: Change) -> None:
-        _LOGGER.info("%s", change)
-        if self._settings.prints:
-            say(f"adapt: {change}")
 
     def _say_why_not(self, reason: str) -> None:
         if not self._has_said_why_not:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ullage.ground.host_free import available_host_bytes
 from ullage.ground.units import format_bytes
 
 PROC: Final = Path("/proc")
@@ -40,17 +41,11 @@ def find_room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Room:
         proc: of the kernel's facts; another folder in tests.
         cgroups: where the control groups are mounted.
     """
-    rooms = [*_of_host(proc), *_of_groups(proc, cgroups)]
+    rooms = list(_of_groups(proc, cgroups))
+    free_bytes = available_host_bytes(proc)
+    if free_bytes is not None:
+        rooms.insert(0, Room(free_bytes, "the memory of the host"))
     return min(rooms, default=Room(_NO_LIMIT, "a system that does not say"))
-
-
-def _of_host(proc: Path) -> Iterator[Room]:
-    """The bytes that the kernel could give without swapping."""
-    for line in _read(proc / "meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if name == "MemAvailable" and words and words[0].isdecimal():
-            yield Room(int(words[0]) << 10, "the memory of the host")
 
 
 def _of_groups(proc: Path, cgroups: Path) -> Iterator[Room]:

@@ -394,8 +394,10 @@ class GuardedOptimizer:
                 progress = None  # version counters say how far this one got
             elif is_fused and not self._is_sharded:
                 break
-            else:
-                self._drop_new_states(before)
+            else:  # states that this try has made are made again
+                state = self._optimizer.state
+                for parameter in [each for each in state if id(each) not in before.with_state]:
+                    del state[parameter]
         if progress is None:
             progress = self._read_progress(before)
         if progress.is_untouched and not (before.is_begun or is_lost):
@@ -456,11 +458,6 @@ class GuardedOptimizer:
                     f"{name_of(self._optimizer)} has made its state {name!r} otherwise"
                 )
             progress.add(tensor, executed)
-
-    def _drop_new_states(self, before: Before) -> None:
-        state = self._optimizer.state
-        for parameter in [each for each in state if id(each) not in before.with_state]:
-            del state[parameter]
 
     def _check_names(self, before: Before) -> None:
         """Raises GuardError if states that were there have grown by other entries."""

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ullage.act.techniques.applying.changes import Changes
-from ullage.act.techniques.applying.target import Target
+from ullage.act.techniques.applying.target import change_all
 from ullage.act.techniques.catalog import TECHNIQUES
 from ullage.act.techniques.made_for import MadeFor
 from ullage.act.techniques.technique import Action
@@ -86,19 +86,11 @@ def _apply(actions: Sequence[Action], made_for: MadeFor, model: Any, optimizer: 
     optimizers = unwrap_optimizers(optimizer)
     _check_program(made_for, model, optimizers)
     _check_needs(actions)
-    changes = Changes()
+    steps = ((TECHNIQUES[action.technique].apply, action) for action in actions)
+    changes = change_all(model, optimizers, steps)
     root = dict(paths(model))[""]
-    try:
-        _UNDER_A_PLAN.add(root)
-        changes.on_undo(_UNDER_A_PLAN.discard, root)
-        target = Target(model, optimizers, changes)
-        for action in actions:
-            apply = TECHNIQUES[action.technique].apply
-            if apply is not None:
-                apply(target, action)
-    except BaseException:
-        changes.undo()
-        raise
+    _UNDER_A_PLAN.add(root)
+    changes.on_undo(_UNDER_A_PLAN.discard, root)
     return changes
 
 

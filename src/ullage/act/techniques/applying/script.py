@@ -25,13 +25,13 @@ from ullage.act.techniques.applying.apply import describe_program
 from ullage.act.techniques.applying.changes import Changes
 from ullage.act.techniques.applying.default_rungs import choose_plans
 from ullage.act.techniques.applying.outcome import NEVER, State, note
-from ullage.act.techniques.applying.target import Target
+from ullage.act.techniques.applying.target import change_all
 from ullage.act.techniques.catalog import TECHNIQUES
 from ullage.act.techniques.means.optimizer_parts import parameters_of
 from ullage.act.techniques.means.sharing.rank_groups import program_has_ranks
 from ullage.act.techniques.plan import Plan
 from ullage.act.techniques.replaying.process import replay_and_end
-from ullage.act.techniques.technique import Action, Place
+from ullage.act.techniques.technique import Place
 from ullage.ground.errors import PlanError
 from ullage.ground.protocol.run import PlanVariables
 from ullage.ground.protocol.variables import RUN_DIR
@@ -67,15 +67,13 @@ def watch_moves(
         optimizers_of: returns the optimizers with parameters of a module.
         refuse: called with a reason and an error if the plan cannot be applied.
     """
-    actions = [
-        action for action in plan.actions if TECHNIQUES[action.technique].on_move is not None
-    ]
-    if not actions:
+    steps = [(TECHNIQUES[action.technique].on_move, action) for action in plan.actions]
+    if not any(on_move for on_move, _ in steps):
         return
 
     def apply(module: Any) -> None:
         try:
-            _apply(actions, module, optimizers_of(module))
+            change_all(module, optimizers_of(module), steps).keep()
         except BaseException as error:
             refuse(str(error), error)
 
@@ -126,21 +124,6 @@ class _Moves:
             return False
         program = describe_program(module, None, self._made_for.modules)
         return not self._made_for.differences(program)
-
-
-def _apply(actions: Sequence[Action], module: Any, optimizers: list[Any]) -> None:
-    """Applies actions permanently; if one fails, the others are undone."""
-    changes = Changes()
-    try:
-        target = Target(module, optimizers, changes)
-        for action in actions:
-            apply = TECHNIQUES[action.technique].on_move
-            if apply is not None:
-                apply(target, action)
-    except BaseException:
-        changes.undo()
-        raise
-    changes.keep()
 
 
 def _cuda(torch: ModuleType, device: Any) -> Any:

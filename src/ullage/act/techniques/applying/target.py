@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any
 
@@ -80,3 +80,19 @@ def _with_self(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(*arguments, **keywords)
 
     return method
+
+
+def change_all(
+    model: Any, optimizers: list[Any], steps: Iterable[tuple[Callable[..., None] | None, Any]]
+) -> Changes:
+    """Applies techniques to a model, each with its action; if one fails, the others are undone."""
+    changes = Changes()
+    try:
+        target = Target(model, optimizers, changes)
+        for apply, action in steps:
+            if apply is not None:
+                apply(target, action)
+    except BaseException:
+        changes.undo()
+        raise
+    return changes

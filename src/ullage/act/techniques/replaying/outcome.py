@@ -74,3 +74,8 @@ def read_replayed(directory: Path) -> Replayed | None:
     return next(
         (replayed for replayed in replayeds if not replayed.is_same), next(iter(replayeds), None)
     )
+
+
+def error_text(error: BaseException) -> str:
+    """The kind of an error of the program, and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

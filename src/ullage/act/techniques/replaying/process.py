@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ullage.act.techniques.plan import Plan
-from ullage.act.techniques.replaying.outcome import Replayed, write_replayed
+from ullage.act.techniques.replaying.outcome import Replayed, error_text, write_replayed
 from ullage.ground.protocol.variables import PHANTOM
 
 LIMIT_S, PATIENCE_S = 60, 300
@@ -50,8 +50,7 @@ def replay_and_end(
 
         replayed = replay(plan, *of)
     except BaseException as error:  # a program's code may raise anything
-        why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-        replayed = Replayed(not_done=dict.fromkeys(names, why))
+        replayed = Replayed(not_done=dict.fromkeys(names, error_text(error)))
     write_replayed(directory, replayed)
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()

@@ -12,22 +12,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ullage.act.techniques.applying.apply import describe_program
 from ullage.act.techniques.catalog import TECHNIQUES
 from ullage.act.techniques.plan import Plan
 from ullage.act.techniques.replaying.calls import Smaller
-from ullage.act.techniques.replaying.outcome import Replayed
+from ullage.act.techniques.replaying.outcome import Replayed, error_text
 from ullage.act.techniques.replaying.thinning import Thin, thinned
 from ullage.act.techniques.replaying.training import NUM_STEPS, Script, Training, compare, train
 from ullage.act.techniques.replaying.twin import CannotReplayError, Rows, make_twin, num_elements
 from ullage.act.techniques.technique import Action, Place, Semantics
 from ullage.ground.errors import PlanError
+from ullage.ground.host_free import available_host_bytes
 from ullage.players.inside.owners.module_trees import class_name, paths, unwrapped
 
 _ROWS, _LENGTH = 2, 16
@@ -113,7 +112,7 @@ def _replay(model: Model, actions: tuple[Action, ...], not_done: dict[str, str])
         except CannotReplayError as error:
             reason = str(error)
         except Exception as error:  # the program's own code may raise anything
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            reason = error_text(error)
         else:
             return replace(replayed, not_done={**not_done, **replayed.not_done})
         first_reason = first_reason or reason
@@ -182,8 +181,7 @@ def _judge(
             pending.remove(refuser)
             continue
         except Exception as error:
-            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-            return Replayed(not_done=not_done, difference=f"it fails with {text}")
+            return Replayed(not_done=not_done, difference=f"it fails with {error_text(error)}")
         difference = compare(treated, untreated, dtype)
         done, more = _covered(model.kinds, thin, actions, pending, untreated.called)
         return Replayed(
@@ -250,20 +248,13 @@ def _num_tokens(root: Any, rows: Rows) -> int:
 
 def _check_size(root: Any, rows: Rows, dtype: Any) -> None:
     num_bytes = num_elements(root, rows) * dtype.itemsize * _COPIES
-    most = min(_MOST_BYTES, _available_bytes() // 2)
+    free_bytes = available_host_bytes()
+    most = _MOST_BYTES // 2 if free_bytes is None else min(_MOST_BYTES, free_bytes // 2)
     if num_bytes > most:
         raise CannotReplayError(
             f"its training takes {num_bytes / 2**30:.1f} GiB of host memory, and "
             f"{most / 2**30:.1f} GiB are allowed"
         )
-
-
-def _available_bytes() -> int:
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return _MOST_BYTES
 
 
 def _in_words(thin: Thin, rows: Rows, smaller: Smaller) -> str:

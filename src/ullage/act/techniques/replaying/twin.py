@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ullage.act.techniques.replaying.outcome import error_text
 from ullage.players.inside.owners.module_trees import class_name
 
 # Embeddings with more rows have NUM_ROWS in the twin.
@@ -102,7 +103,7 @@ def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple
         raise
     except Exception as error:
         raise CannotReplayError(
-            f"{class_name(root)} cannot be copied ({type(error).__name__}: {_first_line(error)})"
+            f"{class_name(root)} cannot be copied ({error_text(error)})"
         ) from None
     for name, parameter in model.named_parameters():
         if not parameter.is_cpu:
@@ -110,10 +111,6 @@ def make_twin(root: Any, optimizers: list[Any], dtype: Any, rows: Rows) -> tuple
     rows.tell(model)
     twins = {id(old): memo[id(old)] for old in root.parameters() if id(old) in memo}
     return model, [_twin_of_optimizer(optimizer, twins) for optimizer in optimizers]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
 
 
 @contextmanager

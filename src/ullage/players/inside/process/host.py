@@ -10,9 +10,9 @@ import re
 import resource
 from pathlib import Path
 
+from ullage.ground.host_free import available_host_bytes
 from ullage.players.inside import library
 
-_AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+) kB", re.MULTILINE)
 _GROUP = Path("/sys/fs/cgroup")
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
@@ -38,10 +38,8 @@ def needed_bytes() -> int:
 
 def available_bytes() -> int | None:
     """The bytes left on this machine, or in the container; None where the kernel does not say."""
-    room: list[int] = []
-    with contextlib.suppress(OSError):
-        match = _AVAILABLE.search(Path("/proc/meminfo").read_text(encoding="ascii"))
-        room += [int(match[1]) * 1024] if match else []
+    free_bytes = available_host_bytes()
+    room = [] if free_bytes is None else [free_bytes]
     with contextlib.suppress(OSError, ValueError):  # "max": no limit
         limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         cache = re.search(r"^file (\d+)$", (_GROUP / "memory.stat").read_text(), re.MULTILINE)
