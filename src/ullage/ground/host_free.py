@@ -10,11 +10,7 @@ _AVAILABLE = re.compile(r"^MemAvailable:\s+(\d+)", re.MULTILINE)
 
 
 def available_host_bytes(proc: Path = Path("/proc")) -> int | None:
-    """The bytes that the kernel could give without swapping; None where it does not say.
-
-    Args:
-        proc: of the kernel's facts; another folder in tests.
-    """
+    """The bytes that the kernel could give without swapping; None where it does not say."""
     with contextlib.suppress(OSError, ValueError):
         match = _AVAILABLE.search((proc / "meminfo").read_text(encoding="ascii"))
         return None if match is None else int(match[1]) << 10

@@ -169,7 +169,9 @@ def _check_numbers(options: object) -> None:
     for name, (kind, _, _) in options_of(type(options)).items():
         expected = _NUMBERS.get(written(kind))
         value = getattr(options, name)
-        if expected is not None and value is not None and not isinstance(value, expected):
+        if expected is None or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, expected):
             what = "a number" if expected is numbers.Real else "a whole number"
             raise SpecError(f"{name}={value!r} is not {what}; expected {what}, without quotes")
 
