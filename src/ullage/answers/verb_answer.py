@@ -5,8 +5,6 @@ class Largest(VerbAnswer):
     report: Annotated[LargestReport, Mark.FLAT]
 
     def blocks(self, *, full: bool = False) -> Blocks: ...
-
-found.document, found.text(full=True)
 """
 
 from __future__ import annotations
