@@ -158,14 +158,11 @@ def _run_whole(failure: _Failure, path: Path) -> SnapshotReport | None:
 
 def _endless(failure: _Failure) -> Job:
     job = failure.job
+    run = replace(job.options.run, steps=failure.num_steps)
     return replace(
         job,
         device=replace(job.device, is_unlimited=True),
-        options=replace(
-            job.options,
-            run=replace(job.options.run, steps=failure.num_steps),
-            has_snapshot=False,
-        ),
+        options=replace(job.options, run=run, has_snapshot=False),
     )
 
 

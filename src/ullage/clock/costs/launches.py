@@ -66,18 +66,14 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     rule = rule_of(launch.name)
     name = short_name(launch.name)
     if rule is Rule.ATTENTION and _is_paged(launch):
-        num_bytes = float(launch.num_blocks * launch.block_threads * _IN_FLIGHT)
+        num_bytes = launch.num_blocks * launch.block_threads * _IN_FLIGHT
         time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), _PAGED)
         return Cost(time, Category.ATTENTION, name)
     if rule is Rule.ATTENTION:
         attention = read_attention(launch)
         if attention is not None:
             return _attention(gpu, attention, launch, name)
-        # Of attention of which only the bytes are known operations may take far longer.
-        num_bytes = float(sum(launch.operand_bytes) + launch.other_bytes)
-        time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), "attention by its bytes alone")
-        time = replace(time, s=BACKWARD_OPS * time.s, high_s=10 * time.high_s)
-        return Cost(time, Category.ATTENTION, name)
+        return Cost(_by_bytes(gpu, launch), Category.ATTENTION, name)
     if rule is Rule.TEMPLATE_ATTENTION:
         return _template_attention(gpu, launch, name)
     if rule is Rule.GROUPED:
@@ -88,11 +84,7 @@ def launch_cost(gpu: Gpu, launch: KernelLaunch, links: Interconnect) -> Cost:
     if rule in (Rule.PRODUCT, Rule.GROUPS):
         return template_product_cost(gpu, launch, name)
     if rule is Rule.EXPERTS:
-        # By their bytes: which experts the tokens chose is not in the launch.
-        num_bytes = float(sum(launch.operand_bytes) + launch.other_bytes)
-        time = moved(gpu, Traffic.of(num_bytes, _FEW_EXPERTS), "the weights of all experts")
-        time = replace(time, high_s=_MANY_ROWS * time.high_s)
-        return Cost(time, Category.MATRIX_PRODUCTS, name)
+        return Cost(_all_experts(gpu, launch), Category.MATRIX_PRODUCTS, name)
     if rule is Rule.PEERS:
         return Cost(_peers(gpu, launch, links), Category.COMMUNICATION, name)
     moves = traffic_of(launch, rule)
@@ -181,6 +173,20 @@ def _template_attention(gpu: Gpu, launch: KernelLaunch, name: str) -> Cost:
     time = Duration(0.2 * time.low_s, time.s, 2.2 * time.high_s, basis)
     times = _COUNTED_BACKWARD if is_backward else 1.0
     return Cost(time, Category.ATTENTION, name, work.ops * times)
+
+
+def _by_bytes(gpu: Gpu, launch: KernelLaunch) -> Duration:
+    """Attention of which only the bytes are known: operations may take far longer."""
+    num_bytes = float(sum(launch.operand_bytes) + launch.other_bytes)
+    time = moved(gpu, Traffic.of(num_bytes, 0.5, 2.0), "attention by its bytes alone")
+    return Duration(time.low_s, BACKWARD_OPS * time.s, 10 * time.high_s, time.basis)
+
+
+def _all_experts(gpu: Gpu, launch: KernelLaunch) -> Duration:
+    """Products of experts, by their bytes: which experts the tokens chose is not in the launch."""
+    num_bytes = float(sum(launch.operand_bytes) + launch.other_bytes)
+    time = moved(gpu, Traffic.of(num_bytes, _FEW_EXPERTS), "the weights of all experts")
+    return replace(time, high_s=_MANY_ROWS * time.high_s)
 
 
 def _in_rounds(gpu: Gpu, launch: KernelLaunch, moves: Moves) -> Duration:

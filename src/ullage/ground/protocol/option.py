@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from ullage.ground.errors import SpecError
-from ullage.ground.protocol.plain import From, Mark, Misfit, NumberRange, at_least
+from ullage.ground.protocol.plain import JSON, From, Mark, Misfit, NumberRange, at_least
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -165,14 +165,14 @@ def share(kind: Callable[..., T], options: object, **given: object) -> T:
 
 
 def _check_numbers(options: object) -> None:
-    """Raises SpecError where a field of a number has something else: a text, say."""
+    # What the command line and a file give has been read by its type; a caller may give a text.
     for name, (kind, _, _) in options_of(type(options)).items():
         expected = _NUMBERS.get(written(kind))
         value = getattr(options, name)
         if expected is None or value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, expected):
-            what = "a number" if expected is numbers.Real else "a whole number"
+            what = JSON.names[written(kind)]
             raise SpecError(f"{name}={value!r} is not {what}; expected {what}, without quotes")
 
 

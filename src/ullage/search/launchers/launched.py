@@ -274,6 +274,7 @@ class _Runs:
 
 # A sharding as a configuration of DeepSpeed: the program's own JSON with another ZeRO. Source:
 # DeepSpeed 0.19, deepspeed/runtime/zero/config.py and offload_config.py.
+
 # One of them is in each file that `deepspeed.initialize` takes.
 _TELLING = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 _OPTIMIZER, _PARAMETERS = "offload_optimizer", "offload_param"

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from ullage.act.techniques.plan import Plan
     from ullage.log.kernel_times import KernelTimes
 
-# What is run, where its files are, and who hears of it: this process alone needs to know.
+# What is run and on which device, where its files are, and who hears of it: other fields of the job
+# have the first, and the last is of this process alone.
 _OF_PARENT: dict[str, Any] = {"program": ()} | dict.fromkeys((
-    "sweep", "ranks", "plan", "guard", "python", "measured", "nvml", "snapshot", "say",
-    "on_progress", "on_failure",
+    "gpu", "gpus", "memory", "capability", "budget", "world_size", "ranks", "local_world_size",
+    "sweep", "plan", "guard", "python", "measured", "nvml", "snapshot", "say", "on_progress",
+    "on_failure",
 ))  # fmt: skip
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 

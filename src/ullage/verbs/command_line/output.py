@@ -102,21 +102,16 @@ class Output:
         check_files(*[("--output", path) for path in self.output], *others, force=self.force)
 
     def give(
-        self, answer: VerbAnswer, files: Sequence[object] = (), problems: Sequence[str] = (), *,
-        exit_code: int | None = None,
+        self, answer: VerbAnswer, files: Sequence[object] = (), problems: Sequence[str] = ()
     ) -> int:  # fmt: skip
-        """Writes an answer's files, and shows its report; what to exit with: by default its own
-        code, or 0.
-        """
+        """Writes an answer's files, and shows its report; what to exit with."""
         from ullage.answers.text import print_blocks
 
         def show() -> None:
             print_blocks(answer.blocks(full=self.full), full=self.full)
 
         is_written = write_result(self, answer, show, files, problems)
-        if not is_written:
-            return UNWRITABLE
-        return answer.exit_code if exit_code is None else exit_code
+        return answer.exit_code if is_written else UNWRITABLE
 
 
 def ending_of(path: Path) -> str:

@@ -33,7 +33,7 @@ def diff_command(options: DiffOptions, output: DiffOutput) -> int:
 
     \b
     ullage diff before.pickle after.pickle
-    ullage diff before.pickle after.pickle --html diff.html
+    ullage diff before.pickle after.pickle -o diff.html
     ullage diff before.log after.log
 
     The snapshots may be of any version of PyTorch, from a GPU or from `ullage run`. If one was

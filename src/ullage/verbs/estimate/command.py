@@ -45,8 +45,7 @@ def estimate_command(options: TrainingOptions, model: NamedModel, output: Output
 
     output.check(".html", ".pickle", ".ullage")
     estimate = estimate_training.act(options)
-    exit_code = int(estimate.fits is False)
-    return output.give(estimate, exit_code=exit_code)
+    return output.give(estimate)
 
 
 def _list_models() -> int:

@@ -46,6 +46,11 @@ class Estimate(VerbAnswer):
         return self.answer.estimate.fits
 
     @property
+    def exit_code(self) -> int:
+        """The exit code of the command line: 1 where not even the least fits, else 0."""
+        return int(self.fits is False)
+
+    @property
     def explanation(self) -> Explanation:
         """Its log, explained as that of any run: owners, modules and findings."""
         from ullage.explain.rules.registry import find_findings

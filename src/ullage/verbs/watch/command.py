@@ -79,7 +79,6 @@ def watch_command(options: WatchOptions) -> int | None:
 
 
 def _enter_exporter(files: ExitStack, options: WatchOptions) -> Exporter | None:
-    """The server of metrics, until `files` is closed; says where it is."""
     if options.listen is None:
         return None
     if options.once or options.replay is not None:

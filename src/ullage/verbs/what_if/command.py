@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ullage.verbs.command_line.command import command
 from ullage.verbs.command_line.output import Output
-from ullage.verbs.command_line.streams import ANSWER_IS_NO
 from ullage.verbs.explain.options import WhatIfOptions
 
 
@@ -24,5 +23,4 @@ def what_if_command(options: WhatIfOptions, output: Output) -> int:
 
     output.check()
     result = what_if.act(options)
-    exit_code = 0 if result.report.has_room else ANSWER_IS_NO
-    return output.give(result, exit_code=exit_code)
+    return output.give(result)

@@ -30,6 +30,11 @@ class WhatIf(VerbAnswer):
     report: Annotated[WhatIfReport, Mark.FLAT]
 
     @property
+    def exit_code(self) -> int:
+        """The exit code of the command line: 1 where no setting has memory on the GPU, else 0."""
+        return int(not self.report.has_room)
+
+    @property
     def recommended(self) -> str | None:
         """The value for PYTORCH_ALLOC_CONF; None: nothing that was tried is worth a change."""
         best = self.report.recommended

@@ -150,7 +150,7 @@ def _prepare(case: Case, directory: Path, settings: Settings) -> _Prepared:
     (directory / "inputs").mkdir(parents=True)
     try:
         options = replace(
-            make_options(share(RunOptions, scenario, program=_words(case), budget=None)),
+            make_options(share(RunOptions, scenario, program=_words(case))),
             has_snapshot=True,
             rank=None if ranks is None else ranks[0],
             mail=None if ranks is None else directory,
